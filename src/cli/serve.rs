@@ -1,0 +1,120 @@
+//! `duetime serve`: the service, from its configuration to SIGTERM.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::Failure;
+use crate::config::{Config, Overrides, Sources, process_environment};
+use crate::engine::Duetime;
+use crate::executor::egress::EgressPolicy;
+use crate::http::HttpOptions;
+use crate::http::server::{ServerOptions, bind, serve};
+use crate::store::local::LocalOptions;
+use crate::telemetry;
+
+/// Read when no other file is named and it is there.
+const USUAL_FILE: &str = "config/duetime.toml";
+
+/// Runs the service.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Configuration file [default: config/duetime.toml, if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where tasks are kept, instead of the configured directory
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Address to listen on, instead of the configured one
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+}
+
+/// Runs the service until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When the configuration is wrong, the address or the directory is taken, or a part does not come up.
+pub fn run(args: Args, _json: bool) -> Result<(), Failure> {
+    let named_elsewhere = std::env::var_os("DUETIME_CONFIG").is_some_and(|file| !file.is_empty());
+    let usual = || Some(PathBuf::from(USUAL_FILE)).filter(|file| !named_elsewhere && file.exists());
+    let overrides = Overrides {
+        data: args.data,
+        listen: args.listen,
+    };
+    let sources = Sources::new(args.config.or_else(usual), process_environment(), overrides);
+    let config = Config::load(&sources).map_err(|error| Failure::new(chain(&error)))?;
+    telemetry::init(&config.log).map_err(|error| Failure::new(chain(&error)))?;
+    actix_web::rt::System::new().block_on(service(&config))
+}
+
+async fn service(config: &Config) -> Result<(), Failure> {
+    let bound = bind(config.http.listen).map_err(|error| {
+        Failure::new(format!("cannot listen on {}: {error}", config.http.listen))
+            .then("name another address with --listen")
+    })?;
+    let started = builder(config).start().await;
+    let engine = started.map_err(|error| Failure::new(chain(&error)))?;
+    let address = bound.address;
+    tracing::info!(%address, data = %config.store.data.display(), "ready; the API page is at http://{address}/docs");
+    let options = ServerOptions {
+        workers: config.http.workers,
+        connections_max: config.http.connections_max,
+        idle_timeout: config.http.idle_timeout,
+        grace: config.shutdown.grace,
+        http: HttpOptions {
+            body_timeout: config.http.body_timeout,
+        },
+    };
+    let stop = asked_to_stop().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+    let served = serve(bound, engine, options, stop).await;
+    served.map_err(|error| Failure::new(format!("the HTTP server failed: {error}")))?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// An engine as it is configured.
+fn builder(config: &Config) -> crate::engine::Builder {
+    let shards = u64::from(config.shards.count).max(2);
+    let egress = EgressPolicy {
+        allow_loopback: config.http.listen.ip().is_loopback() || config.push.allow_private,
+        allow_private: config.push.allow_private,
+    };
+    Duetime::builder()
+        .data_dir(Path::new(&config.store.data))
+        .shards(config.shards.count)
+        .queue(config.shards.queue)
+        .running_max(config.push.running)
+        .max_delay(config.limits.max_delay)
+        .grace(config.shutdown.grace)
+        .egress(egress)
+        .store(LocalOptions {
+            checkpoint_bytes: usize::try_from(config.store.checkpoint_bytes.0).unwrap_or(usize::MAX),
+            cache_bytes: config.store.cache.0 / shards,
+        })
+}
+
+/// Done when the process is asked to stop.
+fn asked_to_stop() -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        let name = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        tracing::info!(signal = name, "stopping: nothing new is taken in, running attempts may end");
+    })
+}
+
+/// An error with its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,946 @@
+//! `duetime task …`: one task by id or by topic and key, or many by filter.
+
+use std::collections::BTreeMap;
+
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::client::{Body, Client, Request, Server, parse_idempotency_key, parse_json};
+use super::{Failure, Out, render};
+use crate::ids::TaskId;
+use crate::limits::PAGE_ITEMS_MAX;
+
+const STATES: [&str; 8] = [
+    "pending",
+    "dispatched",
+    "running",
+    "retrying",
+    "paused",
+    "succeeded",
+    "dead",
+    "cancelled",
+];
+
+#[derive(ClapArgs, Debug)]
+pub(super) struct Args {
+    #[command(flatten)]
+    server: Server,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Promise that something will happen
+    #[command(after_help = "Example:\n  \
+        duetime task create --topic order.unpaid --key order-42 --delay PT30M \\\n    \
+        --action '{\"http\": {\"url\": \"http://127.0.0.1:9000/close\"}}' --payload '{\"order_id\": 42}'")]
+    Create(Box<Create>),
+    /// Show one task
+    #[command(after_help = "Example:\n  duetime task get --topic order.unpaid --key order-42")]
+    Get(Which),
+    /// List tasks, by due time unless --order says otherwise
+    #[command(
+        after_help = "Example:\n  duetime task list --topic order.unpaid --state dead --all --json"
+    )]
+    List(Box<List>),
+    /// Call a task off; a running attempt is stopped
+    #[command(
+        after_help = "Example:\n  duetime task cancel --topic order.unpaid --key order-42 --reason paid"
+    )]
+    Cancel(Cancel),
+    /// Hold a task back until it is resumed
+    #[command(
+        after_help = "Example:\n  duetime task pause 0192f0c1-2345-7abc-8def-0123456789ab --clock freeze"
+    )]
+    Pause(Pause),
+    /// Let a paused task go on
+    #[command(after_help = "Example:\n  duetime task resume 0192f0c1-2345-7abc-8def-0123456789ab")]
+    Resume(Which),
+    /// Move the due time
+    #[command(
+        after_help = "Example:\n  duetime task reschedule --topic order.unpaid --key order-42 --extend-by PT10M"
+    )]
+    Reschedule(Reschedule),
+    /// Make a task due at once
+    #[command(after_help = "Example:\n  duetime task run-now 0192f0c1-2345-7abc-8def-0123456789ab")]
+    RunNow(Which),
+    /// Give a dead task a fresh start
+    #[command(after_help = "Example:\n  duetime task replay 0192f0c1-2345-7abc-8def-0123456789ab")]
+    Replay(Which),
+    /// End a task as succeeded from outside
+    #[command(
+        after_help = "Example:\n  duetime task complete --topic order.unpaid --key order-42 --result '{\"paid\": true}'"
+    )]
+    Complete(Complete),
+    /// Show every change of a task as a time line
+    #[command(after_help = "Example:\n  duetime task log 0192f0c1-2345-7abc-8def-0123456789ab")]
+    Log(Which),
+    /// Show the attempts of a task
+    #[command(
+        after_help = "Example:\n  duetime task attempts 0192f0c1-2345-7abc-8def-0123456789ab"
+    )]
+    Attempts(Which),
+}
+
+/// Names one task.
+#[derive(ClapArgs, Debug)]
+struct Which {
+    /// The task's id
+    #[arg(required_unless_present = "key", conflicts_with_all = ["topic", "key"])]
+    id: Option<TaskId>,
+    /// The task's topic, with --key
+    #[arg(long, requires = "key", value_parser = NonEmptyStringValueParser::new())]
+    topic: Option<String>,
+    /// The task's key inside its topic
+    #[arg(long, requires = "topic", value_parser = NonEmptyStringValueParser::new())]
+    key: Option<String>,
+}
+
+impl Which {
+    fn name(&self) -> String {
+        match (&self.id, &self.topic, &self.key) {
+            (Some(id), ..) => format!("task {id}"),
+            (_, topic, key) => format!(
+                "the task of topic {} with key {}",
+                topic.as_deref().unwrap_or_default(),
+                key.as_deref().unwrap_or_default()
+            ),
+        }
+    }
+
+    fn path(&self) -> Vec<String> {
+        match (&self.id, &self.topic, &self.key) {
+            (None, Some(topic), Some(key)) => segments(&["topics", topic, "keys", key]),
+            (id, ..) => vec![
+                "tasks".into(),
+                id.map(|id| id.to_string()).unwrap_or_default(),
+            ],
+        }
+    }
+
+    fn get(&self) -> Request {
+        Request::get(format!("get {}", self.name()), self.path())
+    }
+
+    /// A verb on this task, as the API's path spells it.
+    fn verb(&self, verb: &str, body: &Body) -> Request {
+        let mut path = self.path();
+        path.push(verb.into());
+        Request::post(
+            format!("{} {}", verb.replace('-', " "), self.name()),
+            path,
+            body,
+        )
+    }
+
+    /// What stands below the task, which has a path by id only.
+    fn below(&self, part: &str, client: &Client) -> Result<Request, Failure> {
+        let id = match self.id {
+            Some(id) => id.to_string(),
+            None => {
+                let task = client.send(self.get())?;
+                task.value["id"].as_str().unwrap_or_default().to_owned()
+            }
+        };
+        let what = format!("get the {part} of {}", self.name());
+        Ok(Request::get(what, segments(&["tasks", &id, part])))
+    }
+}
+
+pub(super) fn segments(path: &[&str]) -> Vec<String> {
+    path.iter().map(ToString::to_string).collect()
+}
+
+#[derive(ClapArgs, Debug)]
+struct Create {
+    /// Business line and kind of timeout
+    #[arg(long)]
+    topic: String,
+    /// Your own id for the task inside the topic
+    #[arg(long)]
+    key: Option<String>,
+    /// Due this long from now, as an ISO 8601 duration such as PT30M
+    #[arg(long, conflicts_with = "due_at")]
+    delay: Option<String>,
+    /// Due at this time, such as 2026-12-01T10:30:00Z
+    #[arg(long, value_name = "TIME")]
+    due_at: Option<String>,
+    /// Time zone of a --due-at without offset, such as Europe/Berlin
+    #[arg(
+        long,
+        requires = "due_at",
+        conflicts_with = "delay",
+        value_name = "ZONE"
+    )]
+    tz: Option<String>,
+    /// What to do when due; without it the task waits for a pull worker
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    action: Option<Box<RawValue>>,
+    /// What the action is given
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    payload: Option<Box<RawValue>>,
+    /// How failures are retried
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    retry: Option<Box<RawValue>>,
+    /// Time limits
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    timeouts: Option<Box<RawValue>>,
+    /// A tag to find the task by; may be given several times
+    #[arg(long = "tag", value_name = "NAME=VALUE", value_parser = parse_tag)]
+    tags: Vec<(String, String)>,
+    /// What rules compute the due time from
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    facts: Option<Box<RawValue>>,
+    /// What to do when a live task has this topic and key
+    #[arg(long, value_enum)]
+    on_existing: Option<OnExisting>,
+    /// Whether an attempt whose outcome is unknown may be made again
+    #[arg(long, value_enum)]
+    delivery: Option<Delivery>,
+    /// Class of service, such as core
+    #[arg(long)]
+    class: Option<String>,
+    /// Makes the request safe to repeat: the same key gets the same answer for 24 hours
+    #[arg(long, value_name = "KEY", value_parser = parse_idempotency_key)]
+    idempotency_key: Option<String>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Serialize)]
+#[value(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
+enum OnExisting {
+    Return,
+    Reject,
+    Replace,
+    Extend,
+    KeepLater,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Serialize)]
+#[value(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
+enum Delivery {
+    AtLeastOnce,
+    AtMostOnce,
+}
+
+fn parse_tag(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("a tag is written name=value".into()),
+    }
+}
+
+#[derive(ClapArgs, Debug)]
+struct Cancel {
+    #[command(flatten)]
+    which: Which,
+    /// Why, for the log
+    #[arg(long)]
+    reason: Option<String>,
+    /// Also refuse a create of this key that arrives within this time
+    #[arg(long, value_name = "DURATION")]
+    tombstone_for: Option<String>,
+}
+
+#[derive(ClapArgs, Debug)]
+struct Pause {
+    #[command(flatten)]
+    which: Which,
+    /// Whether the due time stands (keep) or moves by the length of the pause (freeze)
+    #[arg(long, value_parser = PossibleValuesParser::new(["keep", "freeze"]))]
+    clock: Option<String>,
+}
+
+#[derive(ClapArgs, Debug)]
+struct Reschedule {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    to: NewDue,
+    /// Time zone of a --due-at without offset
+    #[arg(long, requires = "due_at", conflicts_with_all = ["delay", "extend_by"], value_name = "ZONE")]
+    tz: Option<String>,
+}
+
+#[derive(ClapArgs, Debug)]
+#[group(required = true, multiple = false)]
+struct NewDue {
+    /// Due this long from now
+    #[arg(long, value_name = "DURATION")]
+    delay: Option<String>,
+    /// Due at this time
+    #[arg(long, value_name = "TIME")]
+    due_at: Option<String>,
+    /// Due this much later than so far
+    #[arg(long, value_name = "DURATION")]
+    extend_by: Option<String>,
+}
+
+#[derive(ClapArgs, Debug)]
+struct Complete {
+    #[command(flatten)]
+    which: Which,
+    /// The result to keep
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    result: Option<Box<RawValue>>,
+    /// Only if the attempt with this token still has the task
+    #[arg(long)]
+    token: Option<u64>,
+}
+
+#[derive(ClapArgs, Debug)]
+struct List {
+    /// Of this topic
+    #[arg(long)]
+    topic: Option<String>,
+    /// With this key
+    #[arg(long)]
+    key: Option<String>,
+    /// With a key that starts like this
+    #[arg(long, value_name = "PREFIX")]
+    key_prefix: Option<String>,
+    /// In this state
+    #[arg(long, value_parser = PossibleValuesParser::new(STATES))]
+    state: Option<String>,
+    /// With this tag; may be given several times
+    #[arg(long = "tag", value_name = "NAME=VALUE", value_parser = parse_tag)]
+    tags: Vec<(String, String)>,
+    /// Due after this time
+    #[arg(long, value_name = "TIME")]
+    due_after: Option<String>,
+    /// Due before this time
+    #[arg(long, value_name = "TIME")]
+    due_before: Option<String>,
+    /// Created after this time
+    #[arg(long, value_name = "TIME")]
+    created_after: Option<String>,
+    /// Created before this time
+    #[arg(long, value_name = "TIME")]
+    created_before: Option<String>,
+    /// Ended after this time
+    #[arg(long, value_name = "TIME")]
+    ended_after: Option<String>,
+    /// Ended before this time
+    #[arg(long, value_name = "TIME")]
+    ended_before: Option<String>,
+    /// Dead for this reason
+    #[arg(long, value_name = "REASON")]
+    dead_reason: Option<String>,
+    /// Timed by this rule
+    #[arg(long)]
+    rule: Option<String>,
+    /// Of this class of service
+    #[arg(long)]
+    class: Option<String>,
+    /// In this bucket of the wheel, such as 202612011030
+    #[arg(long)]
+    bucket: Option<String>,
+    /// With this text in it
+    #[arg(long)]
+    text: Option<String>,
+    /// Sorted by this; a minus sign means the latest first
+    #[arg(long, allow_hyphen_values = true, value_parser = PossibleValuesParser::new(["due_at", "-due_at", "-ended_at"]))]
+    order: Option<String>,
+    #[command(flatten)]
+    pages: Pages,
+}
+
+impl List {
+    fn query(&self) -> Vec<(String, String)> {
+        let given = [
+            ("topic", &self.topic),
+            ("key", &self.key),
+            ("key_prefix", &self.key_prefix),
+            ("state", &self.state),
+            ("due_after", &self.due_after),
+            ("due_before", &self.due_before),
+            ("created_after", &self.created_after),
+            ("created_before", &self.created_before),
+            ("ended_after", &self.ended_after),
+            ("ended_before", &self.ended_before),
+            ("dead_reason", &self.dead_reason),
+            ("rule", &self.rule),
+            ("class", &self.class),
+            ("bucket", &self.bucket),
+            ("text", &self.text),
+            ("order", &self.order),
+        ];
+        let given = given
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value.clone()?)));
+        let tags = self
+            .tags
+            .iter()
+            .map(|(name, value)| (format!("tag.{name}"), value.clone()));
+        given.chain(tags).collect()
+    }
+}
+
+/// How much of a list to read.
+#[derive(ClapArgs, Debug)]
+pub(super) struct Pages {
+    /// Most items of a page
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=PAGE_ITEMS_MAX as i64))]
+    limit: Option<u16>,
+    /// Go on where the page with this next_cursor ended
+    #[arg(long)]
+    cursor: Option<String>,
+    /// Read page after page to the end
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+    next_cursor: Option<String>,
+}
+
+/// A column of a list: its title and what it says of an item.
+pub(super) type Column = (
+    &'static str,
+    fn(&serde_json::Value, crate::clock::WallMs) -> String,
+);
+
+/// Reads a list and writes it: one page as answered, or all pages as one.
+///
+/// JSON of all pages goes out page by page, so a long list needs no memory; text waits for the last row to align.
+pub(super) fn list(
+    client: &Client,
+    (what, path): (&str, Vec<String>),
+    mut query: Vec<(String, String)>,
+    pages: Pages,
+    columns: &[Column],
+    out: &mut Out<'_>,
+) -> Result<(), Failure> {
+    let limit = pages.limit.or(pages.all.then_some(PAGE_ITEMS_MAX as u16));
+    query.extend(limit.map(|limit| ("limit".into(), limit.to_string())));
+    let mut cursor = pages.cursor;
+    let mut rows = Vec::new();
+    let mut separator = r#"{"items":["#;
+    loop {
+        let mut query = query.clone();
+        query.extend(
+            cursor
+                .iter()
+                .map(|cursor| ("cursor".into(), cursor.clone())),
+        );
+        let answer = client.send(Request::get(what, path.clone()).query(query))?;
+        let page: Page<'_> = serde_json::from_str(&answer.text).map_err(|error| {
+            Failure::new(format!("cannot {what}: the answer is no list: {error}"))
+        })?;
+        if !out.json {
+            let items = render::items(&answer.value);
+            rows.extend(
+                items
+                    .iter()
+                    .map(|item| columns.iter().map(|(_, of)| of(item, out.now)).collect()),
+            );
+        } else if pages.all {
+            for item in page.items {
+                out.write(separator)?;
+                out.write(item.get())?;
+                separator = ",";
+            }
+        } else {
+            return out.line(answer.text.trim_end());
+        }
+        if page.next_cursor.is_some() && page.next_cursor == cursor {
+            return Err(Failure::new(format!(
+                "cannot {what}: the service answers the same page again and again"
+            )));
+        }
+        cursor = page.next_cursor;
+        if !pages.all || cursor.is_none() {
+            break;
+        }
+    }
+    if out.json {
+        if separator != "," {
+            out.write(separator)?;
+        }
+        return out.line("]}");
+    }
+    if !rows.is_empty() {
+        let titles: Vec<_> = columns.iter().map(|(title, _)| *title).collect();
+        out.line(&render::table(&titles, rows))?;
+    } else if cursor.is_none() {
+        out.line("nothing found")?;
+    }
+    if let Some(cursor) = cursor {
+        out.line(&format!(
+            "there may be more: --all, or --cursor {}",
+            render::plain(&cursor)
+        ))?;
+    }
+    Ok(())
+}
+
+const COLUMNS: &[Column] = &[
+    ("ID", |task, _| render::shown(&task["id"])),
+    ("TOPIC", |task, _| render::shown(&task["topic"])),
+    ("KEY", |task, _| render::shown(&task["key"])),
+    ("STATE", |task, _| render::shown(&task["state"])),
+    ("DUE", render::due),
+    ("ATTEMPTS", |task, _| render::shown(&task["attempts"])),
+];
+
+pub(super) fn run(args: Args, out: &mut Out<'_>) -> Result<(), Failure> {
+    let client = Client::new(&args.server)?;
+    let nothing = Body::default();
+    let request = match args.command {
+        Command::Create(create) => return make(*create, &client, out),
+        Command::List(filter) => {
+            let query = filter.query();
+            let list_of = ("list tasks", segments(&["tasks"]));
+            return list(&client, list_of, query, filter.pages, COLUMNS, out);
+        }
+        Command::Log(which) => {
+            let answer = client.send(which.below("log", &client)?)?;
+            return out.answer(&answer, |log, _| render::log(log));
+        }
+        Command::Attempts(which) => {
+            let answer = client.send(which.below("attempts", &client)?)?;
+            return out.answer(&answer, |attempts, _| render::attempts(attempts));
+        }
+        Command::Get(which) => which.get(),
+        Command::Cancel(Cancel {
+            which,
+            reason,
+            tombstone_for,
+        }) => {
+            let body = nothing
+                .with("reason", &reason)
+                .with("tombstone_for", &tombstone_for);
+            which.verb("cancel", &body)
+        }
+        Command::Pause(Pause { which, clock }) => {
+            which.verb("pause", &nothing.with("clock", &clock))
+        }
+        Command::Resume(which) => which.verb("resume", &nothing),
+        Command::Reschedule(Reschedule { which, to, tz }) => {
+            let body = nothing
+                .with("delay", &to.delay)
+                .with("due_at", &to.due_at)
+                .with("tz", &tz)
+                .with("extend_by", &to.extend_by);
+            which.verb("reschedule", &body)
+        }
+        Command::RunNow(which) => which.verb("run-now", &nothing),
+        Command::Replay(which) => which.verb("replay", &nothing),
+        Command::Complete(Complete {
+            which,
+            result,
+            token,
+        }) => which.verb(
+            "complete",
+            &nothing.with("result", &result).with("token", &token),
+        ),
+    };
+    let answer = client.send(request)?;
+    out.answer(&answer, |task, now| {
+        let sheet = render::sheet(task, now);
+        match answer.status {
+            202 => format!("{sheet}\nthe running attempt is being stopped; its result can't win"),
+            _ => sheet,
+        }
+    })
+}
+
+fn make(create: Create, client: &Client, out: &mut Out<'_>) -> Result<(), Failure> {
+    let tags: Option<BTreeMap<_, _>> =
+        (!create.tags.is_empty()).then(|| create.tags.into_iter().collect());
+    let body = Body::default()
+        .with("topic", &Some(&create.topic))
+        .with("key", &create.key)
+        .with("delay", &create.delay)
+        .with("due_at", &create.due_at)
+        .with("tz", &create.tz)
+        .with("action", &create.action)
+        .with("payload", &create.payload)
+        .with("retry", &create.retry)
+        .with("timeouts", &create.timeouts)
+        .with("tags", &tags)
+        .with("facts", &create.facts)
+        .with("on_existing", &create.on_existing)
+        .with("delivery", &create.delivery)
+        .with("class", &create.class);
+    let what = format!("create a task of topic {}", create.topic);
+    let request =
+        Request::post(what, segments(&["tasks"]), &body).idempotency_key(create.idempotency_key);
+    let answer = client.send(request)?;
+    out.answer(&answer, |task, now| {
+        let sheet = render::sheet(task, now);
+        match answer.status {
+            _ if answer.replayed => format!(
+                "{sheet}\nthe same answer as to the first request with this idempotency key"
+            ),
+            200 => format!("{sheet}\na task with this topic and key was there already"),
+            _ => sheet,
+        }
+    })
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::client::scripted::Service;
+    use super::super::tests::{duetime, refused};
+
+    const ID: &str = "0192f0c1-2345-7abc-8def-0123456789ab";
+    const TASK: &str = r#"{"id":"0192f0c1-2345-7abc-8def-0123456789ab","topic":"cli","key":"k1","state":"pending","due_at":"2026-12-01T10:30:00.000Z","remaining_ms":1798000,"attempts":0,"payload":{"n":1.10}}"#;
+
+    fn at(service: &Service, args: &[&str]) -> (u8, String, String) {
+        duetime(&[args, &["--url", &service.url]].concat())
+    }
+
+    #[test]
+    fn create_sends_what_the_flags_say_and_nothing_else() {
+        let service = Service::answering(&[("201 Created", TASK), ("201 Created", TASK)]);
+        let (code, out, err) = at(
+            &service,
+            &[
+                "task",
+                "create",
+                "--topic",
+                "cli",
+                "--key",
+                "k1",
+                "--due-at",
+                "2026-12-01T10:30:00",
+                "--tz",
+                "Europe/Berlin",
+                "--action",
+                r#"{"none":{}}"#,
+                "--payload",
+                "[1.10]",
+                "--retry",
+                r#"{"fixed":"PT1S"}"#,
+                "--timeouts",
+                r#"{"attempt":"PT1S"}"#,
+                "--tag",
+                "region=eu",
+                "--tag",
+                "formula=a=b",
+                "--facts",
+                r#"{"vip":true}"#,
+                "--on-existing",
+                "keep_later",
+                "--delivery",
+                "at_most_once",
+                "--class",
+                "core",
+                "--idempotency-key",
+                "once",
+            ],
+        );
+        assert_eq!((code, err.as_str()), (0, ""));
+        assert!(
+            out.contains("due       in 29 min 58 s (2026-12-01T10:30:00.000Z)\n"),
+            "{out}"
+        );
+        let asked = service.asked();
+        assert_eq!(asked.line, "POST /v1/tasks");
+        assert!(
+            asked.headers.contains("idempotency-key: once"),
+            "{}",
+            asked.headers
+        );
+        assert!(asked.headers.contains("content-type: application/json"));
+        assert_eq!(
+            asked.body,
+            json!({"topic": "cli", "key": "k1", "due_at": "2026-12-01T10:30:00", "tz": "Europe/Berlin", "action": {"none": {}},
+                "payload": [1.10], "retry": {"fixed": "PT1S"}, "timeouts": {"attempt": "PT1S"}, "facts": {"vip": true},
+                "tags": {"region": "eu", "formula": "a=b"}, "on_existing": "keep_later", "delivery": "at_most_once", "class": "core"})
+        );
+        at(&service, &["task", "create", "--topic", "cli"]);
+        assert_eq!(service.asked().body, json!({"topic": "cli"}));
+    }
+
+    #[test]
+    fn json_output_is_the_answer_to_the_letter() {
+        let service = Service::answering(&[("201 Created", TASK)]);
+        let (code, out, _) = at(&service, &["task", "create", "--topic", "cli", "--json"]);
+        assert_eq!((code, out), (0, format!("{TASK}\n")));
+    }
+
+    #[test]
+    fn a_task_that_was_there_already_is_said_to_be() {
+        let service = Service::answering(&[
+            ("200 OK", TASK),
+            ("201 Created\r\nidempotency-replayed: true", TASK),
+            ("202 Accepted", TASK),
+        ]);
+        assert!(
+            at(&service, &["task", "create", "--topic", "cli"])
+                .1
+                .contains("was there already")
+        );
+        assert!(
+            at(&service, &["task", "create", "--topic", "cli"])
+                .1
+                .contains("idempotency key")
+        );
+        assert!(
+            at(&service, &["task", "cancel", ID])
+                .1
+                .contains("being stopped")
+        );
+    }
+
+    #[test]
+    fn bad_json_is_found_before_anything_is_sent_and_the_flag_is_named() {
+        for flag in ["--action", "--payload", "--retry", "--timeouts", "--facts"] {
+            let (code, told) = refused(&["task", "create", "--topic", "t", flag, "{\"a\": nope}"]);
+            assert_eq!(code, 2);
+            assert!(
+                told.contains(flag) && told.contains("line 1 column 8"),
+                "{told}"
+            );
+        }
+    }
+
+    #[test]
+    fn arguments_that_contradict_are_usage_errors() {
+        for args in [
+            &["get"][..],
+            &["get", "nonsense"],
+            &["get", ID, "--topic", "t", "--key", "k"],
+            &["get", "--topic", "t"],
+            &["get", "--key", "k"],
+            &["get", "--topic", "t", "--key", ""],
+            &["create", "--delay", "PT1S"],
+            &[
+                "create",
+                "--topic",
+                "t",
+                "--delay",
+                "PT1S",
+                "--due-at",
+                "2026-12-01T10:30:00Z",
+            ],
+            &[
+                "create",
+                "--topic",
+                "t",
+                "--delay",
+                "PT1S",
+                "--tz",
+                "Europe/Berlin",
+            ],
+            &["create", "--topic", "t", "--tag", "eu"],
+            &["create", "--topic", "t", "--tag", "=eu"],
+            &["create", "--topic", "t", "--on-existing", "perhaps"],
+            &["create", "--topic", "t", "--idempotency-key", "a b"],
+            &["reschedule", ID],
+            &["reschedule", ID, "--delay", "PT1S", "--extend-by", "PT1S"],
+            &["reschedule", ID, "--delay", "PT1S", "--tz", "UTC"],
+            &["reschedule", ID, "--tz", "UTC"],
+            &["list", "--limit", "0"],
+            &["list", "--limit", "1001"],
+            &["list", "--state", "waiting"],
+            &["list", "--order", "key"],
+        ] {
+            assert_eq!(refused(&[&["task"], args].concat()).0, 2, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn each_verb_goes_to_its_path_by_id_and_by_key() {
+        let by_key = ["--topic", "a/b", "--key", "ü 1%?#"];
+        for (args, verb, body) in [
+            (
+                &["cancel", "--reason", "paid"][..],
+                "cancel",
+                json!({"reason": "paid"}),
+            ),
+            (
+                &["pause", "--clock", "freeze"],
+                "pause",
+                json!({"clock": "freeze"}),
+            ),
+            (&["resume"], "resume", json!({})),
+            (
+                &["reschedule", "--delay", "PT1S"],
+                "reschedule",
+                json!({"delay": "PT1S"}),
+            ),
+            (
+                &["reschedule", "--extend-by", "PT1S"],
+                "reschedule",
+                json!({"extend_by": "PT1S"}),
+            ),
+            (
+                &["reschedule", "--due-at", "x", "--tz", "UTC"],
+                "reschedule",
+                json!({"due_at": "x", "tz": "UTC"}),
+            ),
+            (&["run-now"], "run-now", json!({})),
+            (&["replay"], "replay", json!({})),
+            (
+                &["complete", "--result", "[1]", "--token", "7"],
+                "complete",
+                json!({"result": [1], "token": 7}),
+            ),
+        ] {
+            let service = Service::answering(&[("200 OK", TASK), ("200 OK", TASK)]);
+            assert_eq!(at(&service, &[&["task"], args, &[ID]].concat()).0, 0);
+            assert_eq!(at(&service, &[&["task"], args, &by_key].concat()).0, 0);
+            let (first, second) = (service.asked(), service.asked());
+            assert_eq!(first.line, format!("POST /v1/tasks/{ID}/{verb}"));
+            assert_eq!(
+                second.line,
+                format!("POST /v1/topics/a%2Fb/keys/%C3%BC%201%25%3F%23/{verb}")
+            );
+            assert_eq!((first.body, second.body), (body.clone(), body));
+        }
+        let service = Service::answering(&[("200 OK", TASK)]);
+        at(
+            &service,
+            &[&["task", "cancel", "--tombstone-for", "PT1H"], &by_key[..]].concat(),
+        );
+        assert_eq!(service.asked().body, json!({"tombstone_for": "PT1H"}));
+    }
+
+    #[test]
+    fn a_key_that_no_path_can_carry_is_refused_with_a_way_out() {
+        let service = Service::answering(&[]);
+        let (code, _, err) = at(&service, &["task", "cancel", "--topic", "t", "--key", ".."]);
+        assert!(code == 1 && err.contains("duetime task list"), "{err}");
+    }
+
+    #[test]
+    fn log_and_attempts_by_key_look_the_id_up_first() {
+        let service = Service::answering(&[("200 OK", TASK), ("200 OK", r#"{"items":[]}"#)]);
+        let (code, out, _) = at(
+            &service,
+            &["task", "attempts", "--topic", "t", "--key", "k"],
+        );
+        assert_eq!((code, out.as_str()), (0, "no attempts yet\n"));
+        assert_eq!(service.asked().line, "GET /v1/topics/t/keys/k");
+        assert_eq!(service.asked().line, format!("GET /v1/tasks/{ID}/attempts"));
+        let service = Service::answering(&[("200 OK", r#"{"items":[{"to":"pending"}]}"#)]);
+        assert!(at(&service, &["task", "log", ID]).1.contains("- → pending"));
+        assert_eq!(service.asked().line, format!("GET /v1/tasks/{ID}/log"));
+    }
+
+    #[test]
+    fn list_passes_every_filter_on() {
+        let service = Service::answering(&[("200 OK", r#"{"items":[],"next_cursor":null}"#)]);
+        let (code, out, _) = at(
+            &service,
+            &[
+                "task",
+                "list",
+                "--topic",
+                "t",
+                "--key",
+                "k",
+                "--key-prefix",
+                "p",
+                "--state",
+                "dead",
+                "--tag",
+                "region=e u",
+                "--due-after",
+                "a",
+                "--due-before",
+                "b",
+                "--created-after",
+                "c",
+                "--created-before",
+                "d",
+                "--ended-after",
+                "e",
+                "--ended-before",
+                "f",
+                "--dead-reason",
+                "g",
+                "--rule",
+                "h",
+                "--class",
+                "i",
+                "--bucket",
+                "202612011030",
+                "--text",
+                "j",
+                "--order",
+                "-due_at",
+                "--limit",
+                "5",
+                "--cursor",
+                "l",
+            ],
+        );
+        assert_eq!((code, out.as_str()), (0, "nothing found\n"));
+        assert_eq!(
+            service.asked().line,
+            "GET /v1/tasks?topic=t&key=k&key_prefix=p&state=dead&due_after=a&due_before=b&created_after=c&created_before=d\
+             &ended_after=e&ended_before=f&dead_reason=g&rule=h&class=i&bucket=202612011030&text=j&order=-due_at\
+             &tag.region=e+u&limit=5&cursor=l"
+        );
+    }
+
+    #[test]
+    fn a_page_is_a_table_that_says_how_to_go_on() {
+        let page = format!(r#"{{"items":[{TASK}],"next_cursor":"c2"}}"#);
+        let service = Service::answering(&[("200 OK", &page), ("200 OK", &page)]);
+        let (_, out, _) = at(&service, &["task", "list"]);
+        let lines: Vec<_> = out.lines().collect();
+        assert!(
+            lines[0].starts_with("ID ") && lines[0].ends_with("ATTEMPTS"),
+            "{out}"
+        );
+        assert_eq!(
+            lines[1],
+            format!("{ID}  cli    k1   pending  in 29 min 58 s (2026-12-01T10:30:00.000Z)  0")
+        );
+        assert_eq!(lines[2], "there may be more: --all, or --cursor c2");
+        assert_eq!(service.asked().line, "GET /v1/tasks");
+        let (_, out, _) = at(&service, &["task", "list", "--json"]);
+        assert_eq!(out, format!("{page}\n"));
+    }
+
+    #[test]
+    fn all_follows_cursors_over_empty_pages_into_one_document() {
+        let pages = [
+            format!(r#"{{"items":[{TASK},{TASK}],"next_cursor":"c2"}}"#),
+            String::from(r#"{"items":[],"next_cursor":"c3"}"#),
+            format!(r#"{{"items":[{TASK}],"next_cursor":null}}"#),
+        ];
+        let script: Vec<_> = pages.iter().map(|page| ("200 OK", page.as_str())).collect();
+        let service = Service::answering(&script);
+        let (code, out, _) = at(&service, &["task", "list", "--all", "--json"]);
+        assert_eq!(
+            (code, out),
+            (0, format!("{{\"items\":[{TASK},{TASK},{TASK}]}}\n"))
+        );
+        for query in ["limit=1000", "limit=1000&cursor=c2", "limit=1000&cursor=c3"] {
+            assert_eq!(service.asked().line, format!("GET /v1/tasks?{query}"));
+        }
+        let service = Service::answering(&script);
+        let (_, out, _) = at(&service, &["task", "list", "--all", "--limit", "2"]);
+        assert_eq!(out.lines().count(), 4, "{out}");
+        let service = Service::answering(&[("200 OK", r#"{"items":[]}"#)]);
+        let (_, out, _) = at(&service, &["task", "list", "--all", "--json"]);
+        assert_eq!(
+            serde_json::from_str::<Value>(&out).unwrap(),
+            json!({"items": []})
+        );
+    }
+
+    #[test]
+    fn a_cursor_that_leads_nowhere_ends_in_a_failure() {
+        let page = ("200 OK", r#"{"items":[],"next_cursor":"c"}"#);
+        let service = Service::answering(&[page, page]);
+        let (code, _, err) = at(&service, &["task", "list", "--all"]);
+        assert!(code == 1 && err.contains("same page"), "{err}");
+    }
+}

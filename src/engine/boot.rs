@@ -1,0 +1,186 @@
+//! The start: from a data directory to a running engine. Every part that can die is a child of the watchdog, and
+//! its first start and its hundredth are the same code.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use actix::Actor;
+use parking_lot::{Mutex, RwLock};
+
+use crate::clock::{Clock, DurationMs};
+use crate::engine::data_dir::DataDir;
+use crate::engine::error::StartError;
+use crate::engine::handle::{Duetime, Parts};
+use crate::engine::options::Builder;
+use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook};
+use crate::engine::reports::Reports;
+use crate::executor::http_push::HttpPush;
+use crate::executor::pull::PullDesk;
+use crate::executor::{Executors, Handlers, HttpPushActor};
+use crate::ids::{ShardId, SlotMap};
+use crate::scheduler::SchedulerActor;
+use crate::shard::actor::{Outlets, ShardActor};
+use crate::shard::core::{CoreOptions, ShardCore};
+use crate::shard::router::ShardRouter;
+use crate::shard::wakes::WakeBoard;
+use crate::store::local::LocalHome;
+use crate::watchdog::{ChildContext, ChildSpec, StartFault, Watchdog, named_arbiter};
+
+/// A start that takes longer than this has failed.
+const START_MAX: DurationMs = DurationMs::secs(15 * 60);
+
+/// Starts an engine. Blocks while the shards recover.
+pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
+    let path = options.data.ok_or(StartError::NoDataDir)?;
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let wanted = match options.shards {
+        0 => u16::try_from(cores).unwrap_or(u16::MAX).max(2),
+        count => count,
+    };
+    let dir = DataDir::open(&path, wanted)?;
+    let clock = options.clock;
+    let files = RegistryFiles::open(dir.path())?;
+    let book: SharedBook = Arc::new(RwLock::new(Arc::new(files.book()?)));
+    let io = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.clamp(2, 8))
+        .thread_name("duetime-io")
+        .enable_all()
+        .build()
+        .map_err(StartError::Threads)?;
+
+    let router = Arc::new(ShardRouter::new(SlotMap::new(dir.shards()), options.queue));
+    let reports = Arc::new(Reports::new(Arc::clone(&router), io.handle().clone()));
+    let push = HttpPush::new(io.handle().clone(), reports.clone(), clock.clone(), options.egress)?;
+    let handlers = Handlers::new(options.handlers, io.handle().clone(), clock.clone());
+    let outlets = Outlets {
+        executors: Arc::new(Executors::new(handlers, reports, clock.clone())),
+        desk: Arc::new(PullDesk::default()),
+        wakes: Arc::new(WakeBoard::new(dir.shards())),
+    };
+    let registry = Arc::new(RwLock::new(None));
+
+    let mut children = vec![
+        registry_child(files, &book, &clock, &registry),
+        push_child(push, &outlets.executors),
+    ];
+    let home = Arc::new(LocalHome::new(dir.path(), options.store));
+    let core_options = CoreOptions {
+        running_max: options.running_max.div_ceil(usize::from(dir.shards())),
+        ..CoreOptions::default()
+    };
+    children.extend(router.shards().map(|shard| {
+        let parts = ShardParts {
+            shard,
+            home: Arc::clone(&home),
+            core: core_options.clone(),
+            book: Arc::clone(&book),
+            clock: clock.clone(),
+            router: Arc::clone(&router),
+            outlets: outlets.clone(),
+        };
+        ChildSpec::new(shard_child(shard), move |child| parts.start(child))
+    }));
+    children.push(scheduler_child(&clock, &outlets.wakes, &router));
+
+    clock.on_move({
+        let wakes = Arc::clone(&outlets.wakes);
+        move || wakes.ring()
+    });
+    let watchdog = Watchdog::start(clock.clone(), children);
+    watchdog
+        .wait_all_running(START_MAX)
+        .map_err(|not_running| StartError::NotRunning(not_running.to_string()))?;
+    let engine = Duetime::over(Parts {
+        max_delay: options.max_delay,
+        grace: options.grace,
+        desk: outlets.desk,
+        known_topics: RwLock::new(HashSet::new()),
+        started: clock.now(),
+        clock,
+        router,
+        registry,
+        book,
+        watchdog,
+        io: Mutex::new(Some(io)),
+        dir: Mutex::new(Some(dir)),
+        stopping: tokio_util::sync::CancellationToken::new(),
+    });
+    engine.settle_in()?;
+    Ok(engine)
+}
+
+/// The name of a shard's child: `shard-00`.
+pub(super) fn shard_child(shard: ShardId) -> String {
+    format!("shard-{:02}", shard.0)
+}
+
+/// What a shard is started with, each time anew.
+struct ShardParts {
+    shard: ShardId,
+    home: Arc<LocalHome>,
+    core: CoreOptions,
+    book: SharedBook,
+    clock: Clock,
+    router: Arc<ShardRouter>,
+    outlets: Outlets,
+}
+
+impl ShardParts {
+    fn start(&self, child: ChildContext) -> Result<(), StartFault> {
+        let shard = self.shard;
+        let store = Box::new(self.home.store(shard));
+        let core = |now| ShardCore::new(shard, self.core.clone(), self.book.read().clone(), now);
+        let recovered = ShardActor::recover(core, store, &self.clock).map_err(StartFault::new)?;
+        let epoch = recovered.2;
+        tracing::info!(shard = %shard, %epoch, tasks = recovered.0.tasks(), "shard recovered");
+        let thread = named_arbiter(&shard_child(shard)).map_err(StartFault::new)?;
+        let (clock, outlets, on) = (self.clock.clone(), self.outlets.clone(), thread.handle());
+        let actor =
+            ShardActor::start_in_arbiter(&on, move |_| ShardActor::new(recovered, clock, outlets, child, thread));
+        // A book that came while this one recovered is taken before any question.
+        let (reply, _) = tokio::sync::oneshot::channel();
+        let question = crate::shard::messages::SetBook(self.book.read().clone());
+        let permit = None;
+        actor.do_send(crate::shard::messages::Ask { question, reply, permit });
+        self.router.open(shard, actor, epoch);
+        Ok(())
+    }
+}
+
+fn registry_child(
+    files: RegistryFiles,
+    book: &SharedBook,
+    clock: &Clock,
+    slot: &Arc<RwLock<Option<actix::Addr<RegistryActor>>>>,
+) -> ChildSpec {
+    let (book, clock, slot) = (Arc::clone(book), clock.clone(), Arc::clone(slot));
+    ChildSpec::new("registry", move |child| {
+        let thread = named_arbiter("registry").map_err(StartFault::new)?;
+        let (files, book, clock, on) = (files.clone(), Arc::clone(&book), clock.clone(), thread.handle());
+        let actor =
+            RegistryActor::start_in_arbiter(&on, move |_| RegistryActor::new(files, book, clock, child, thread));
+        *slot.write() = Some(actor);
+        Ok(())
+    })
+}
+
+fn push_child(push: HttpPush, executors: &Arc<Executors>) -> ChildSpec {
+    let executors = Arc::clone(executors);
+    ChildSpec::new("http-push", move |child| {
+        let thread = named_arbiter("http-push").map_err(StartFault::new)?;
+        let (push, on) = (push.clone(), thread.handle());
+        let actor = HttpPushActor::start_in_arbiter(&on, move |_| HttpPushActor::new(push, child, thread));
+        executors.set_http(actor);
+        Ok(())
+    })
+}
+
+fn scheduler_child(clock: &Clock, wakes: &Arc<WakeBoard>, router: &Arc<ShardRouter>) -> ChildSpec {
+    let (clock, wakes, router) = (clock.clone(), Arc::clone(wakes), Arc::clone(router));
+    ChildSpec::new("scheduler", move |child| {
+        let thread = named_arbiter("scheduler").map_err(StartFault::new)?;
+        let (clock, wakes, router, on) = (clock.clone(), Arc::clone(&wakes), Arc::clone(&router), thread.handle());
+        SchedulerActor::start_in_arbiter(&on, move |_| SchedulerActor::new(clock, wakes, router, child, thread));
+        Ok(())
+    })
+}

@@ -1,0 +1,61 @@
+//! Why the engine did not do what was asked.
+
+use crate::engine::data_dir::DataDirError;
+use crate::engine::registry::RegistryError;
+use crate::executor::ExecutorError;
+use crate::ids::TaskId;
+use crate::limits;
+use crate::shard::messages::VerbRefused;
+use crate::shard::router::NoAnswer;
+
+/// A question that was not answered with what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A shard gave no answer.
+    #[error(transparent)]
+    NoAnswer(#[from] NoAnswer),
+    /// The task, or its state, does not allow it.
+    #[error(transparent)]
+    Refused(#[from] VerbRefused),
+    /// A live task has the key.
+    #[error("the key is held by the live task {0}")]
+    Exists(TaskId),
+    /// The registry did not do it.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The service is stopping.
+    #[error("the service is stopping; nothing new is taken in")]
+    ShuttingDown,
+    /// No more topics can be had.
+    #[error("there are {} topics already, which is the most", limits::TOPICS_MAX)]
+    TooManyTopics,
+    /// There is no such shard.
+    #[error("there is no shard {0}")]
+    UnknownShard(u16),
+}
+
+/// Why the engine could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data directory can't be used.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// The registry can't be read.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// An executor can't be built.
+    #[error(transparent)]
+    Executor(#[from] ExecutorError),
+    /// The machine gives no threads.
+    #[error("start threads")]
+    Threads(#[source] std::io::Error),
+    /// A part did not come up.
+    #[error("{0}")]
+    NotRunning(String),
+    /// No data directory was named.
+    #[error("no data directory was named: call data_dir(…)")]
+    NoDataDir,
+    /// The thread that starts the engine is gone.
+    #[error("the engine's start was cut off")]
+    CutOff,
+}

@@ -1,0 +1,17 @@
+//! The engine: all floors below put together, as one thing that can be started, asked and stopped.
+//!
+//! [`Duetime`] is the embedded API; the HTTP routes, the command line and the demo are built on it and decide
+//! nothing of their own.
+
+mod boot;
+pub mod data_dir;
+pub mod error;
+pub mod handle;
+pub mod options;
+pub mod registry;
+mod reports;
+pub mod status;
+
+pub use error::{EngineError, StartError};
+pub use handle::Duetime;
+pub use options::Builder;

@@ -1,0 +1,151 @@
+//! What an engine is started with.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+
+use crate::clock::{Clock, DurationMs};
+use crate::engine::error::StartError;
+use crate::engine::handle::Duetime;
+use crate::executor::egress::EgressPolicy;
+use crate::executor::handler::{Handler, HandlerResult, HandlerTask, handler};
+use crate::limits;
+use crate::store::local::LocalOptions;
+
+/// Everything that can be chosen before the start. Made by [`Duetime::builder`].
+pub struct Builder {
+    pub(super) data: Option<PathBuf>,
+    pub(super) shards: u16,
+    pub(super) queue: usize,
+    pub(super) running_max: usize,
+    pub(super) max_delay: DurationMs,
+    pub(super) grace: DurationMs,
+    pub(super) store: LocalOptions,
+    pub(super) egress: EgressPolicy,
+    pub(super) handlers: HashMap<String, Handler>,
+    pub(super) clock: Clock,
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("data", &self.data)
+            .field("shards", &self.shards)
+            .field("handlers", &self.handlers.keys().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            data: None,
+            shards: 0,
+            queue: 20_000,
+            running_max: 512,
+            max_delay: limits::MAX_DELAY,
+            grace: DurationMs::secs(10),
+            store: LocalOptions::default(),
+            egress: EgressPolicy {
+                allow_loopback: true,
+                allow_private: false,
+            },
+            handlers: HashMap::new(),
+            clock: Clock::machine(),
+        }
+    }
+}
+
+impl Builder {
+    /// Where tasks are kept; made if it is not there. Needed.
+    #[must_use]
+    pub fn data_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.data = Some(path.into());
+        self
+    }
+
+    /// How many shards a new directory gets; 0 means as many as cores, at least 2. An existing one keeps its own.
+    #[must_use]
+    pub fn shards(mut self, count: u16) -> Self {
+        self.shards = count;
+        self
+    }
+
+    /// How many questions may wait for each shard.
+    #[must_use]
+    pub fn queue(mut self, questions: usize) -> Self {
+        self.queue = questions.clamp(1, crate::shard::actor::MAILBOX_MAX / 2);
+        self
+    }
+
+    /// How many attempts may run at a time, over all shards.
+    #[must_use]
+    pub fn running_max(mut self, attempts: usize) -> Self {
+        self.running_max = attempts.max(1);
+        self
+    }
+
+    /// How far ahead a task may be due.
+    #[must_use]
+    pub fn max_delay(mut self, length: DurationMs) -> Self {
+        self.max_delay = length;
+        self
+    }
+
+    /// How long a stop waits for attempts that run.
+    #[must_use]
+    pub fn grace(mut self, length: DurationMs) -> Self {
+        self.grace = length;
+        self
+    }
+
+    /// How the store spends memory and time.
+    #[must_use]
+    pub fn store(mut self, options: LocalOptions) -> Self {
+        self.store = options;
+        self
+    }
+
+    /// Which addresses pushes may go to.
+    #[must_use]
+    pub fn egress(mut self, policy: EgressPolicy) -> Self {
+        self.egress = policy;
+        self
+    }
+
+    /// Registers an async function under a name, for tasks with `action: {"handler": {"name": …}}`.
+    ///
+    /// It must not block its thread. Its task's token is cancelled when the attempt's time is up or the task is
+    /// cancelled.
+    #[must_use]
+    pub fn handler<F, Fut>(mut self, name: impl Into<String>, f: F) -> Self
+    where
+        F: Fn(HandlerTask) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+    {
+        self.handlers.insert(name.into(), handler(f));
+        self
+    }
+
+    /// Runs on another clock than the machine's; for tests.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Starts the engine and waits until every part is up and recovered.
+    ///
+    /// # Errors
+    /// When the data directory is in use or can't be read, or a part does not come up.
+    pub async fn start(self) -> Result<Duetime, StartError> {
+        // Recovery reads files: not on the caller's executor, whichever that is.
+        let (tell, hear) = tokio::sync::oneshot::channel();
+        std::thread::Builder::new()
+            .name("boot".to_owned())
+            .spawn(move || drop(tell.send(super::boot::boot(self))))
+            .map_err(StartError::Threads)?;
+        hear.await.map_err(|_| StartError::CutOff)?
+    }
+}

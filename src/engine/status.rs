@@ -1,0 +1,120 @@
+//! How the engine is: counts, shards, children, readiness.
+
+use std::collections::BTreeMap;
+
+use crate::clock::DurationMs;
+use crate::engine::error::EngineError;
+use crate::engine::handle::Duetime;
+use crate::ids::{ShardEpoch, ShardId};
+use crate::shard::messages::{CountTasks, ShardCounts, TopicCounts};
+use crate::task::spec::TopicName;
+use crate::watchdog::ChildStatus;
+
+/// The watchdog counts as silent after this.
+const WATCHDOG_SILENT: DurationMs = DurationMs::secs(5);
+
+/// One shard, as it is shown.
+#[derive(Clone, Debug)]
+pub struct ShardStatus {
+    /// Its number.
+    pub shard: ShardId,
+    /// Incarnation of its owner.
+    pub epoch: ShardEpoch,
+    /// Its child's state.
+    pub child: Option<ChildStatus>,
+    /// What it counts; `None` while it gives no answer.
+    pub counts: Option<ShardCounts>,
+}
+
+/// Whether the service can be used.
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    /// Why not; empty when it can.
+    pub problems: Vec<String>,
+}
+
+impl Readiness {
+    /// Whether nothing stands against it.
+    pub fn is_ready(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+impl Duetime {
+    /// What all shards count.
+    ///
+    /// # Errors
+    /// When a shard gives no answer.
+    pub async fn counts(&self) -> Result<Vec<ShardCounts>, EngineError> {
+        Ok(self.parts.router.ask_all(|_| CountTasks).await?)
+    }
+
+    /// Counts by topic over all shards.
+    ///
+    /// # Errors
+    /// When a shard gives no answer.
+    pub async fn topic_counts(&self) -> Result<BTreeMap<TopicName, TopicCounts>, EngineError> {
+        let mut topics: BTreeMap<TopicName, TopicCounts> = BTreeMap::new();
+        for (name, counts) in self.counts().await?.into_iter().flat_map(|shard| shard.topics) {
+            let sum = topics.entry(name).or_default();
+            for (sum, more) in sum.states.iter_mut().zip(counts.states) {
+                *sum += more;
+            }
+            sum.lateness.merge(&counts.lateness);
+            sum.created_per_s += counts.created_per_s;
+            sum.started_per_s += counts.started_per_s;
+            sum.ended_per_s += counts.ended_per_s;
+            sum.totals += counts.totals;
+        }
+        Ok(topics)
+    }
+
+    /// All shards as they are now; one that is down is shown as such.
+    pub async fn shards(&self) -> Vec<ShardStatus> {
+        let board = self.parts.watchdog.board();
+        let router = &self.parts.router;
+        let looked_at = router.shards().map(|shard| async move {
+            ShardStatus {
+                shard,
+                epoch: router.epoch(shard),
+                child: board.child(&super::boot::shard_child(shard)),
+                counts: router.ask(shard, CountTasks).await.ok(),
+            }
+        });
+        futures_util::future::join_all(looked_at).await
+    }
+
+    /// All supervised parts.
+    pub fn children(&self) -> Vec<ChildStatus> {
+        self.parts.watchdog.board().children()
+    }
+
+    /// Whether the service can be used, without asking any actor.
+    pub fn readiness(&self) -> Readiness {
+        let mut problems: Vec<String> = self
+            .children()
+            .iter()
+            .filter(|child| !child.is_running())
+            .map(ToString::to_string)
+            .collect();
+        let now = self.now().mono;
+        let silent = now.since(self.parts.watchdog.board().watchdog_pulse().beat);
+        if silent > WATCHDOG_SILENT && self.parts.clock.runs_by_itself() {
+            problems.push(format!("the watchdog has been silent for {} ms", silent.0));
+        }
+        if self.parts.stopping.is_cancelled() {
+            problems.push("the service is stopping".to_owned());
+        }
+        Readiness { problems }
+    }
+
+    /// How long the engine has been up.
+    pub fn up_for(&self) -> DurationMs {
+        self.now().mono.since(self.parts.started.mono)
+    }
+
+    /// How many workers wait for tasks.
+    pub fn waiting_workers(&self) -> usize {
+        self.parts.desk.places()
+    }
+}

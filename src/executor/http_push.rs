@@ -1,0 +1,491 @@
+//! HTTP push: sends one request per attempt and turns what comes back into an outcome.
+//!
+//! The request is finished when it gets here: body, signature and protocol headers are in it. What is left
+//! is to send it to a place we may reach, to hear no more of the answer than we can use, and to stop in time:
+//!
+//! ```text
+//!  RunAttempt ─ past its deadline? ─ cancelled? ─ blocked? ─▶ connect ─▶ send ─▶ head ─▶ body ≤ 64 KiB
+//!                  GivenBack         Cancelled    Failed      └──────────── one future ─────────────┘
+//!                                                     deadline or cancel drops it: the connection closes
+//! ```
+//!
+//! | what happened                     | outcome                                                      |
+//! |-----------------------------------|--------------------------------------------------------------|
+//! | an expected status (2xx)          | `Succeeded`; the body is the result if it is JSON            |
+//! | the same, body over 64 KiB        | `Succeeded` without the result, and the connection is closed |
+//! | 3xx                               | `redirect`                                                   |
+//! | any other status                  | `http_<status>`; 410 is not retryable                        |
+//! | no address, no connection, no TLS | `dns`, `connect`, `tls`                                      |
+//! | an address pushes may not reach   | `blocked_address`, not retryable                             |
+//! | no HTTP, or closed midway         | `protocol`                                                   |
+//!
+//! The client follows no redirects, uses no proxy, unpacks nothing and repeats nothing: an attempt is one
+//! request. Cost: one spawned task per attempt, and idle connections for 4 s.
+//! Limits: HTTP/1.1 only. How many attempts run at once is for the caller to bound.
+
+#[cfg(test)]
+mod tests;
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler};
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::{Client, ClientBuilder, Method, Response, StatusCode, redirect, retry};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use super::egress::{Blocked, EgressPolicy, PermittedAddresses};
+use super::{ExecutorError, OwedReport, ReportSink, RunAttempt, Work};
+use crate::clock::{Clock, DurationMs, MonoMs, WallMs};
+use crate::limits::{HEADER_BYTES_MAX, JSON_DEPTH_MAX, NOTE_BYTES_MAX, RESULT_BYTES_MAX};
+use crate::task::outcome::{Failure, Outcome};
+use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
+
+/// How long an idle connection is kept. Many receivers close theirs after 5 s, and a request that crosses
+/// such a close is lost.
+const IDLE_KEPT: Duration = Duration::from_secs(4);
+/// Longest wait for a connection, when the attempt has more time than that.
+const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Longest time that a target is left alone because it asked for it.
+const RETRY_AFTER_MAX: DurationMs = DurationMs::secs(3600);
+/// How much of a refusing answer goes into the failure's message, in characters.
+const EXCERPT_CHARS_MAX: usize = 200;
+/// Shortest part of a header value that is looked for in an answer, in bytes.
+const SECRET_BYTES_MIN: usize = 8;
+/// Most attempts that wait in the actor's mailbox.
+const MAILBOX_MAX: usize = 4096;
+/// How often the actor shows that it lives.
+const BEAT: Duration = Duration::from_millis(250);
+
+/// A finished HTTP request.
+#[derive(Clone)]
+pub struct HttpCall {
+    /// The method.
+    pub method: Method,
+    /// Where to: `http` or `https`.
+    pub url: Url,
+    /// Header names and values, each sent as it stands here. May be secret.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Bytes,
+    /// The status codes that mean success. Empty: any 2xx.
+    pub expect_status: Vec<u16>,
+}
+
+impl fmt::Debug for HttpCall {
+    /// Without path, query, headers and body: they may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = self.url.host_str().unwrap_or_default();
+        write!(f, "HttpCall({} {host}, {} B)", self.method, self.body.len())
+    }
+}
+
+/// Runs HTTP attempts. Clones share the connections.
+#[derive(Clone)]
+pub struct HttpPush {
+    io: Handle,
+    parts: Arc<Parts>,
+}
+
+struct Parts {
+    client: Client,
+    sink: Arc<dyn ReportSink>,
+    clock: Clock,
+    /// Tells sleepers that a test has moved the clock.
+    clock_moved: watch::Sender<()>,
+    egress: EgressPolicy,
+}
+
+impl HttpPush {
+    /// An executor whose requests run on `io`. It needs a multi-thread runtime with timers and I/O:
+    /// connections must not die with the arbiter that an attempt came from.
+    pub fn new(
+        io: Handle,
+        sink: Arc<dyn ReportSink>,
+        clock: Clock,
+        egress: EgressPolicy,
+    ) -> Result<Self, ExecutorError> {
+        let (clock_moved, _) = watch::channel(());
+        clock.on_move({
+            let clock_moved = clock_moved.clone();
+            move || {
+                clock_moved.send_replace(());
+            }
+        });
+        let parts = Parts {
+            client: client(egress)?,
+            sink,
+            clock,
+            clock_moved,
+            egress,
+        };
+        Ok(Self {
+            io,
+            parts: Arc::new(parts),
+        })
+    }
+
+    /// Takes an attempt and returns at once. The report follows in every case.
+    pub fn run(&self, attempt: RunAttempt) {
+        let parts = Arc::clone(&self.parts);
+        let owed = OwedReport::new(&attempt, Arc::clone(&parts.sink), parts.clock.clone());
+        self.io.spawn(async move { parts.run(attempt, owed).await });
+    }
+}
+
+/// The mailbox in front of [`HttpPush`].
+pub struct HttpPushActor {
+    push: HttpPush,
+    pulse: Arc<Pulse>,
+    kill: KillSwitch,
+    _thread: NamedArbiter,
+    _death: DeathNotice,
+}
+
+impl HttpPushActor {
+    /// An actor that runs what it is sent on `push`, to be started on `thread`, which ends with it.
+    pub fn new(push: HttpPush, child: ChildContext, thread: NamedArbiter) -> Self {
+        Self {
+            push,
+            pulse: child.pulse,
+            kill: child.kill,
+            _thread: thread,
+            _death: child.death,
+        }
+    }
+}
+
+impl Actor for HttpPushActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX_MAX);
+        ctx.run_interval(BEAT, |actor, ctx| {
+            actor.pulse.beat(actor.push.parts.clock.now().mono);
+            if actor.kill.is_thrown() {
+                ctx.stop();
+            }
+        });
+    }
+}
+
+impl Handler<RunAttempt> for HttpPushActor {
+    type Result = ();
+
+    fn handle(&mut self, attempt: RunAttempt, _: &mut Self::Context) {
+        self.push.run(attempt);
+    }
+}
+
+impl Parts {
+    async fn run(&self, attempt: RunAttempt, mut owed: OwedReport) {
+        let Work::Http(call) = attempt.work else {
+            // Only pushes are sent here; anything else is given back.
+            return;
+        };
+        if let Err(outcome) = self.admit(&attempt.cancel, attempt.deadline, &call) {
+            return owed.settle(outcome);
+        }
+        owed.start();
+        // The first that is ready wins, in this order; the others are dropped before the report goes out.
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.exchange(&call) => outcome,
+            () = attempt.cancel.cancelled() => Outcome::Cancelled,
+            () = self.sleep_until(attempt.deadline) => Outcome::TimedOut,
+        };
+        owed.settle(outcome);
+    }
+
+    /// Whether the request may be sent at all; if not, what becomes of the attempt.
+    fn admit(
+        &self,
+        cancel: &CancellationToken,
+        deadline: MonoMs,
+        call: &HttpCall,
+    ) -> Result<(), Outcome> {
+        if cancel.is_cancelled() {
+            return Err(Outcome::Cancelled);
+        }
+        if self.clock.now().mono >= deadline {
+            return Err(Outcome::GivenBack);
+        }
+        self.egress
+            .check_literal(&call.url)
+            .map_err(|blocked| Outcome::Failed(blocked_address(&blocked)))
+    }
+
+    async fn exchange(&self, call: &HttpCall) -> Outcome {
+        match self.send(call).await {
+            Ok(outcome) => outcome,
+            Err(failure) => Outcome::Failed(failure),
+        }
+    }
+
+    async fn send(&self, call: &HttpCall) -> Result<Outcome, Failure> {
+        let request = self
+            .client
+            .request(call.method.clone(), call.url.clone())
+            .headers(header_map(call)?)
+            .body(call.body.clone());
+        let mut response = request.send().await.map_err(broken)?;
+        let status = response.status();
+        if call.expects(status) {
+            let result = match read(&mut response).await {
+                Body::Whole(body) => Ok(body),
+                Body::TooLarge(_) => Err(()),
+                Body::Broken(_, error) => return Err(broken(error)),
+            };
+            return Ok(Outcome::Succeeded {
+                result_dropped: result.is_err(),
+                result: result.ok().and_then(as_json),
+            });
+        }
+        let retry_after = retry_after(response.headers(), self.clock.now().wall);
+        let failure = if status.is_redirection() {
+            failure(
+                "redirect",
+                format!("{}; redirects are not followed", status.as_u16()),
+            )
+        } else {
+            // What matters is the status: a body that breaks off takes nothing away from it.
+            let body = match read(&mut response).await {
+                Body::Whole(body) | Body::TooLarge(body) | Body::Broken(body, _) => body,
+            };
+            let message = format!("{} {}", status.as_u16(), excerpt(&body, &call.headers));
+            failure(&format!("http_{}", status.as_u16()), message)
+        };
+        Err(Failure {
+            retryable: status != StatusCode::GONE,
+            retry_after,
+            ..failure
+        })
+    }
+
+    /// Waits until the monotonic clock has reached `deadline`.
+    async fn sleep_until(&self, deadline: MonoMs) {
+        let mut clock_moved = self.clock_moved.subscribe();
+        loop {
+            let left = deadline.since(self.clock.now().mono);
+            if left == DurationMs(0) {
+                return;
+            }
+            if self.clock.runs_by_itself() {
+                tokio::time::sleep(left.to_std()).await;
+            } else if clock_moved.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl HttpCall {
+    fn expects(&self, status: StatusCode) -> bool {
+        if self.expect_status.is_empty() {
+            status.is_success()
+        } else {
+            self.expect_status.contains(&status.as_u16())
+        }
+    }
+}
+
+fn client(egress: EgressPolicy) -> Result<Client, ExecutorError> {
+    // An error says that a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = |tls: fn(ClientBuilder) -> ClientBuilder| {
+        tls(Client::builder())
+            .http1_only()
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .retry(retry::never())
+            .referer(false)
+            .no_gzip()
+            .no_brotli()
+            .no_zstd()
+            .no_deflate()
+            .tcp_nodelay(true)
+            .connect_timeout(CONNECT_WAIT_MAX)
+            .pool_idle_timeout(IDLE_KEPT)
+            .dns_resolver(Arc::new(PermittedAddresses(egress)))
+            .build()
+    };
+    // A machine without root certificates can push over plain HTTP all the same: with an empty store each
+    // https attempt fails with `tls`.
+    client(|builder| builder)
+        .or_else(|error| {
+            tracing::warn!(error = %chain(&error), "no usable root certificates, https targets will fail");
+            client(|builder| builder.tls_certs_only([]))
+        })
+        .map_err(ExecutorError::HttpClient)
+}
+
+fn header_map(call: &HttpCall) -> Result<HeaderMap, Failure> {
+    let mut headers = HeaderMap::with_capacity(call.headers.len());
+    for (name, value) in &call.headers {
+        let (Ok(name), Ok(value)) = (
+            HeaderName::from_bytes(name.as_bytes()),
+            HeaderValue::from_str(value),
+        ) else {
+            let message = format!("the header {name:?} cannot be sent");
+            return Err(Failure {
+                retryable: false,
+                ..failure("protocol", message)
+            });
+        };
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+/// What could be read of an answer's body, never more than a result may have.
+enum Body {
+    Whole(Bytes),
+    TooLarge(Bytes),
+    Broken(Bytes, reqwest::Error),
+}
+
+/// Reads the body up to the limit. When it goes on beyond that, dropping `response` closes the connection.
+async fn read(response: &mut Response) -> Body {
+    let mut body = BytesMut::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) => {
+                let room = RESULT_BYTES_MAX - body.len();
+                body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+                if chunk.len() > room {
+                    return Body::TooLarge(body.freeze());
+                }
+            }
+            Ok(None) => return Body::Whole(body.freeze()),
+            Err(error) => return Body::Broken(body.freeze(), error),
+        }
+    }
+}
+
+/// `body` without the white space around it, if it is JSON that we can keep.
+fn as_json(body: Bytes) -> Option<Bytes> {
+    let text = body.trim_ascii();
+    // A full parse: it also refuses lone surrogates and numbers out of range, which no store can keep.
+    let is_json =
+        depth(text) <= JSON_DEPTH_MAX && serde_json::from_slice::<serde_json::Value>(text).is_ok();
+    is_json.then(|| body.slice_ref(text))
+}
+
+/// How deep arrays and objects are nested in `json`. Means nothing for a text that is not JSON.
+fn depth(json: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// The `Retry-After` of an answer that came at `now`: a number of seconds or an HTTP date.
+fn retry_after(headers: &HeaderMap, now: WallMs) -> Option<DurationMs> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let asked = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        DurationMs(text.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(1000))
+    } else {
+        // The HTTP date is the form of mail's date with the zone `GMT`.
+        let date = jiff::fmt::rfc2822::DateTimeParser::new()
+            .parse_timestamp(text)
+            .ok()?;
+        WallMs(date.as_millisecond()).since(now)
+    };
+    Some(asked.min(RETRY_AFTER_MAX))
+}
+
+/// The beginning of a refusing answer, without what a careless receiver echoes of our headers.
+fn excerpt(body: &[u8], headers: &[(String, String)]) -> String {
+    // Long enough that a header value within the excerpt is never seen cut in two.
+    let seen = &body[..body.len().min(4 * EXCERPT_CHARS_MAX + HEADER_BYTES_MAX)];
+    let mut text = String::from_utf8_lossy(seen).into_owned();
+    for (_, value) in headers {
+        // First as a whole, then the token of `Bearer <token>`.
+        for secret in std::iter::once(value.as_str()).chain(value.split_whitespace()) {
+            if secret.len() >= SECRET_BYTES_MIN && text.contains(secret) {
+                text = text.replace(secret, "***");
+            }
+        }
+    }
+    text.chars().take(EXCERPT_CHARS_MAX).collect()
+}
+
+/// The failure behind an exchange that broke off.
+fn broken(error: reqwest::Error) -> Failure {
+    let error = error.without_url();
+    if let Some(blocked) = causes(&error).find_map(|cause| cause.downcast_ref::<Blocked>()) {
+        return blocked_address(blocked);
+    }
+    let by_tls = |cause: &(dyn StdError + 'static)| {
+        let cut = |io: &io::Error| error.is_connect() && io.kind() == io::ErrorKind::UnexpectedEof;
+        cause.is::<rustls::Error>() || cause.downcast_ref().is_some_and(cut)
+    };
+    let code = if error.is_dns() {
+        "dns"
+    } else if causes(&error).any(by_tls) {
+        "tls"
+    } else if error.is_connect() {
+        "connect"
+    } else {
+        "protocol"
+    };
+    failure(code, chain(&error))
+}
+
+/// An error and all errors behind it.
+fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+    let first: &(dyn StdError + 'static) = error;
+    std::iter::successors(Some(first), |&error| {
+        // The `source` of an I/O error skips the error it was made of.
+        let made_of = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        made_of.map(|inner| inner as _).or_else(|| error.source())
+    })
+}
+
+/// What an error and all errors behind it say.
+fn chain(error: &reqwest::Error) -> String {
+    let mut texts: Vec<String> = causes(error).map(ToString::to_string).collect();
+    texts.dedup();
+    texts.join(": ")
+}
+
+fn blocked_address(blocked: &Blocked) -> Failure {
+    Failure {
+        retryable: false,
+        ..failure("blocked_address", blocked.to_string())
+    }
+}
+
+/// A retryable failure. The message is made fit for keeping.
+fn failure(code: &str, message: String) -> Failure {
+    let visible = |c: char| if c.is_control() { ' ' } else { c };
+    let mut message: String = message.trim().chars().map(visible).collect();
+    message.truncate(message.floor_char_boundary(NOTE_BYTES_MAX));
+    Failure {
+        code: code.to_owned(),
+        message,
+        retryable: true,
+        retry_after: None,
+    }
+}

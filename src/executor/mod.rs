@@ -1,0 +1,199 @@
+//! Executors run attempts. They are handed one, do the work, and say once how it ended.
+//!
+//! ```text
+//!   shard ── RunAttempt{task, token, deadline} ──▶ executor ──▶ the target
+//!     ▲                                               │
+//!     └───────────── ReportSink::ended ◀──────────────┘   exactly one report per attempt
+//! ```
+//!
+//! An executor is told the *instant* at which the attempt's time is up, not a length: the time an attempt
+//! spent waiting in a mailbox is spent. It never decides what an outcome means (retry, dead, …); that is
+//! the task's transition. Whatever happens inside an executor, [`OwedReport`] sees to it that the report
+//! goes out.
+//!
+//! Invariant: this floor knows no shard, no store and no engine. Reports leave through [`ReportSink`].
+
+pub mod egress;
+pub mod handler;
+pub mod http_push;
+pub mod pull;
+
+use std::sync::Arc;
+
+use actix::Addr;
+use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{Clock, DurationMs, MonoMs, Now};
+use crate::ids::{AttemptToken, TaskId};
+use crate::task::outcome::{Failure, Outcome};
+
+pub use handler::{HandlerTask, Handlers};
+pub use http_push::{HttpCall, HttpPushActor};
+
+/// One attempt to run, as it is handed to an executor.
+#[derive(Debug)]
+pub struct RunAttempt {
+    /// The task the attempt belongs to.
+    pub task: TaskId,
+    /// The attempt's fencing number; comes back with every report.
+    pub token: AttemptToken,
+    /// The instant at which the attempt's time is up.
+    pub deadline: MonoMs,
+    /// From the deadline to the hard stop, for work that is asked to stop first.
+    pub grace: DurationMs,
+    /// Fires when the task is cancelled while the attempt runs.
+    pub cancel: CancellationToken,
+    /// What to do.
+    pub work: Work,
+}
+
+impl actix::Message for RunAttempt {
+    type Result = ();
+}
+
+/// What an attempt does.
+#[derive(Debug)]
+pub enum Work {
+    /// Sends an HTTP request and reads the answer.
+    Http(HttpCall),
+    /// Calls a handler of the embedding process.
+    Handler(HandlerTask),
+    /// Can't be run at all.
+    Unfit(Failure),
+}
+
+/// How one attempt ended.
+#[derive(Clone, Debug)]
+pub struct AttemptReport {
+    /// The task the attempt belongs to.
+    pub task: TaskId,
+    /// The attempt's fencing number.
+    pub token: AttemptToken,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// When the work was begun; `None` when it never was.
+    pub started: Option<Now>,
+    /// When it was over.
+    pub ended: Now,
+}
+
+/// Where reports go; the engine routes them to the shard that owns the task.
+///
+/// Neither method may block or panic: they are called on the executors' own threads, and while unwinding.
+pub trait ReportSink: Send + Sync + 'static {
+    /// The attempt's work begins now.
+    fn started(&self, task: TaskId, token: AttemptToken, at: Now);
+    /// The attempt is over. Called exactly once per attempt.
+    fn ended(&self, report: AttemptReport);
+}
+
+/// All executors, by the work they do.
+pub struct Executors {
+    http: RwLock<Option<Addr<HttpPushActor>>>,
+    handlers: Handlers,
+    sink: Arc<dyn ReportSink>,
+    clock: Clock,
+}
+
+impl Executors {
+    /// Executors that report to `sink`; pushes are given back until there is an actor for them.
+    pub fn new(handlers: Handlers, sink: Arc<dyn ReportSink>, clock: Clock) -> Self {
+        Self {
+            http: RwLock::new(None),
+            handlers,
+            sink,
+            clock,
+        }
+    }
+
+    /// Where pushes go from now on.
+    pub fn set_http(&self, actor: Addr<HttpPushActor>) {
+        *self.http.write() = Some(actor);
+    }
+
+    /// Takes an attempt and returns at once. Exactly one report follows, whatever happens.
+    pub fn run(&self, attempt: RunAttempt) {
+        let owed = || OwedReport::new(&attempt, Arc::clone(&self.sink), self.clock.clone());
+        match &attempt.work {
+            Work::Unfit(failure) => owed().settle(Outcome::Failed(failure.clone())),
+            Work::Handler(_) => self.handlers.run(attempt, &self.sink),
+            Work::Http(_) => {
+                let actor = self.http.read().clone();
+                let owed = owed();
+                // A full or closed mailbox drops the attempt; the report that is owed then gives it back.
+                if actor.is_some_and(|actor| actor.try_send(attempt).is_ok()) {
+                    owed.forget();
+                }
+            }
+        }
+    }
+}
+
+/// Why an executor could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecutorError {
+    /// The HTTP client could not be set up.
+    #[error("set up the HTTP client")]
+    HttpClient(#[source] reqwest::Error),
+}
+
+/// An attempt that was taken, and whose report is still owed. Dropping it sends the report, so that a
+/// panic or a stopped runtime gives one too: `GivenBack` before [`start`](Self::start), `Unknown` after.
+pub struct OwedReport {
+    sink: Arc<dyn ReportSink>,
+    clock: Clock,
+    task: TaskId,
+    token: AttemptToken,
+    started: Option<Now>,
+    outcome: Outcome,
+    owed: bool,
+}
+
+impl OwedReport {
+    /// Takes on the duty to report on `attempt`.
+    pub fn new(attempt: &RunAttempt, sink: Arc<dyn ReportSink>, clock: Clock) -> Self {
+        Self {
+            sink,
+            clock,
+            task: attempt.task,
+            token: attempt.token,
+            started: None,
+            outcome: Outcome::GivenBack,
+            owed: true,
+        }
+    }
+
+    /// Says that the work begins now. From here on a loss leaves the outcome unknown.
+    pub fn start(&mut self) {
+        let now = self.clock.now();
+        self.started = Some(now);
+        self.outcome = Outcome::Unknown;
+        self.sink.started(self.task, self.token, now);
+    }
+
+    /// Somebody else owes the report now.
+    fn forget(mut self) {
+        self.owed = false;
+    }
+
+    /// Reports how the attempt ended.
+    pub fn settle(mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for OwedReport {
+    fn drop(&mut self) {
+        if !self.owed {
+            return;
+        }
+        self.sink.ended(AttemptReport {
+            task: self.task,
+            token: self.token,
+            outcome: std::mem::replace(&mut self.outcome, Outcome::Unknown),
+            started: self.started,
+            ended: self.clock.now(),
+        });
+    }
+}

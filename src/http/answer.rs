@@ -1,0 +1,117 @@
+//! What leaves: JSON, problems, and how the engine's refusals become problems.
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, RETRY_AFTER};
+use actix_web::{HttpResponse, HttpResponseBuilder};
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::engine::EngineError;
+use crate::engine::registry::RegistryError;
+use crate::shard::messages::VerbRefused;
+use crate::shard::router::NoAnswer;
+use crate::task::event::Refusal;
+use crate::wire::problem::{Code, Problem};
+
+/// How soon to come back when a shard is overloaded or being restarted, in seconds.
+const RETRY_SOON_S: u32 = 1;
+
+/// An answer before it becomes a response: it can be kept for a re-sent request.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body, JSON.
+    pub body: Bytes,
+    /// Where a new task is.
+    pub location: Option<String>,
+    /// When to come back.
+    pub retry_after_s: Option<u32>,
+    /// It is the answer to a request that was sent again.
+    pub replayed: bool,
+}
+
+impl Answer {
+    /// JSON with a status.
+    pub fn json(status: u16, body: &impl Serialize) -> Self {
+        match serde_json::to_vec(body) {
+            Ok(body) => Self {
+                status,
+                body: Bytes::from(body),
+                location: None,
+                retry_after_s: None,
+                replayed: false,
+            },
+            Err(error) => {
+                tracing::error!(%error, "an answer could not be written as JSON");
+                Problem::new(Code::Internal, "the answer could not be written").into()
+            }
+        }
+    }
+
+    /// The response.
+    pub fn respond(self) -> HttpResponse {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let kind = if self.status >= 400 { "application/problem+json" } else { "application/json" };
+        let mut response = HttpResponseBuilder::new(status);
+        response.insert_header((CONTENT_TYPE, HeaderValue::from_static(kind)));
+        if let Some(location) = self.location {
+            response.insert_header((LOCATION, location));
+        }
+        if let Some(seconds) = self.retry_after_s {
+            response.insert_header((RETRY_AFTER, seconds.to_string()));
+        }
+        if self.replayed {
+            response.insert_header((HeaderName::from_static("idempotency-replayed"), HeaderValue::from_static("true")));
+        }
+        response.body(self.body)
+    }
+}
+
+impl From<Problem> for Answer {
+    fn from(problem: Problem) -> Self {
+        // A problem is texts and numbers, which always become JSON.
+        let body = serde_json::to_vec(&problem).unwrap_or_default();
+        Self {
+            status: problem.status(),
+            body: Bytes::from(body),
+            location: None,
+            retry_after_s: problem.retry_after_s,
+            replayed: false,
+        }
+    }
+}
+
+/// What the caller is told when the engine did not do it.
+pub fn problem_of(error: &EngineError) -> Problem {
+    let says = |code| Problem::new(code, error.to_string());
+    match error {
+        EngineError::NoAnswer(NoAnswer::Overloaded(_)) => says(Code::Overloaded).retry_after_s(RETRY_SOON_S),
+        EngineError::NoAnswer(NoAnswer::Down(_) | NoAnswer::Unknown(_)) => {
+            says(Code::ShardUnavailable).retry_after_s(RETRY_SOON_S)
+        }
+        EngineError::Refused(refused) => refusal(refused),
+        EngineError::Exists(id) => says(Code::Exists).id(*id),
+        EngineError::ShuttingDown => says(Code::ShuttingDown).retry_after_s(RETRY_SOON_S),
+        EngineError::TooManyTopics | EngineError::Registry(RegistryError::TooManyTopics) => {
+            Problem::of_field("/topic", "too_many_topics", error.to_string())
+        }
+        EngineError::Registry(RegistryError::UnknownTopic(_)) | EngineError::UnknownShard(_) => says(Code::NotFound),
+        EngineError::Registry(RegistryError::Down) => says(Code::ShardUnavailable).retry_after_s(RETRY_SOON_S),
+        EngineError::Registry(RegistryError::Storage { .. }) => {
+            tracing::error!(%error, "registry");
+            Problem::new(Code::Internal, "the registry could not be written; see the service's log")
+        }
+    }
+}
+
+/// What the caller is told when a task's state does not allow it.
+pub fn refusal(refused: &VerbRefused) -> Problem {
+    let says = |code| Problem::new(code, refused.to_string());
+    match refused {
+        VerbRefused::NotFound => says(Code::NotFound),
+        VerbRefused::Exists(id) => says(Code::Exists).id(*id),
+        VerbRefused::Refused(Refusal::IllegalState { state, .. }) => says(Code::IllegalState).state(*state),
+        VerbRefused::Refused(Refusal::StaleToken { .. }) => says(Code::StaleToken),
+    }
+}

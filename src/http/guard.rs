@@ -1,0 +1,108 @@
+//! Around every request: a panic becomes a 500 problem, a connection in use is marked, answers are counted.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use actix_web::body::{BodySize, BoxBody, MessageBody};
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::middleware::Next;
+use actix_web::web::Data;
+use actix_web::{Error, HttpResponse};
+use bytes::Bytes;
+use futures_util::FutureExt;
+
+use crate::http::Api;
+use crate::http::answer::Answer;
+use crate::http::connections::{Connections, InRequest};
+use crate::wire::problem::{Code, Problem};
+
+/// Answers since the start, by the first digit of their status.
+#[derive(Debug, Default)]
+pub struct AnswerCounts {
+    classes: [AtomicU64; 6],
+    panics: AtomicU64,
+}
+
+impl AnswerCounts {
+    fn count(&self, status: u16) {
+        let class = usize::from(status / 100).min(5);
+        self.classes[class].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Answers with a status from `100 × class`.
+    pub fn of_class(&self, class: usize) -> u64 {
+        self.classes[class.min(5)].load(Ordering::Relaxed)
+    }
+
+    /// Requests whose handler panicked.
+    pub fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+}
+
+/// A body that keeps its connection marked as in use until it is sent or dropped.
+struct InUse {
+    body: BoxBody,
+    _in_request: Option<InRequest>,
+}
+
+impl MessageBody for InUse {
+    type Error = Box<dyn std::error::Error>;
+
+    fn size(&self) -> BodySize {
+        self.body.size()
+    }
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        self.get_mut().body.as_pin_mut().poll_next(cx)
+    }
+}
+
+/// The middleware.
+pub async fn around(
+    req: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let in_request = Connections::enter(&req);
+    let api = req.app_data::<Data<Api>>().cloned();
+    let request = req.request().clone();
+    let response = match AssertUnwindSafe(next.call(req)).catch_unwind().await {
+        Ok(Ok(response)) => response.map_into_boxed_body(),
+        Ok(Err(error)) => {
+            // What actix-web itself refuses: a path or a head that it can't read.
+            let refused = error.as_response_error().status_code();
+            let code = if refused.is_server_error() { Code::Internal } else { Code::Malformed };
+            let problem = Problem::new(code, error.to_string());
+            ServiceResponse::new(request, Answer::from(problem).respond())
+        }
+        Err(_) => {
+            // The panic itself is in the log, by the process's hook.
+            if let Some(api) = &api {
+                api.answers.panics.fetch_add(1, Ordering::Relaxed);
+            }
+            let problem = Problem::new(Code::Internal, "a defect of the service; it is in its log");
+            ServiceResponse::new(request, Answer::from(problem).respond())
+        }
+    };
+    if let Some(api) = &api {
+        api.answers.count(response.status().as_u16());
+    }
+    Ok(response.map_body(|_, body| InUse {
+        body,
+        _in_request: in_request,
+    }))
+}
+
+/// For a path that nobody serves.
+pub async fn no_route(req: actix_web::HttpRequest) -> HttpResponse {
+    let detail = format!("nothing is served at {}; see /docs for what is", req.path());
+    Answer::from(Problem::new(Code::RouteNotFound, detail)).respond()
+}
+
+/// For a path that does not take the method.
+pub async fn no_method(req: actix_web::HttpRequest) -> HttpResponse {
+    let detail = format!("{} does not take {}; see /docs for what it takes", req.path(), req.method());
+    Answer::from(Problem::new(Code::MethodNotAllowed, detail)).respond()
+}

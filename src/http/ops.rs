@@ -1,0 +1,276 @@
+//! How the service is: probes, counts, shards, parts, metrics; and the preview of a retry policy.
+
+use std::fmt::Write;
+
+use actix_web::http::header::CONTENT_TYPE;
+use actix_web::web::{Data, Path, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+use serde_json::{Map, Value, json};
+
+use crate::engine::status::ShardStatus;
+use crate::http::answer::{Answer, problem_of};
+use crate::http::{Api, BY, query, respond};
+use crate::ids::ShardId;
+use crate::shard::messages::TopicCounts;
+use crate::shard::table::Totals;
+use crate::task::State;
+use crate::task::duration;
+use crate::watchdog::ChildStatus;
+use crate::wire;
+use crate::wire::problem::{Code, Problem};
+
+/// The process serves.
+#[utoipa::path(get, path = "/livez", tag = "operate", responses((status = 200, description = "the process serves", body = Object)))]
+pub async fn livez(api: Data<Api>) -> HttpResponse {
+    let up = duration::format(api.engine.up_for());
+    HttpResponse::Ok().json(json!({"status": "ok", "up_for": up, "version": env!("CARGO_PKG_VERSION")}))
+}
+
+/// The service can be used: every part is up and the watchdog watches.
+#[utoipa::path(get, path = "/readyz", tag = "operate", responses(
+    (status = 200, description = "every part is up", body = Object),
+    (status = 503, description = "some part is not; says which", body = Object)))]
+pub async fn readyz(api: Data<Api>) -> HttpResponse {
+    let readiness = api.engine.readiness();
+    let status = if readiness.is_ready() { "ready" } else { "not_ready" };
+    let body = json!({"status": status, "problems": readiness.problems});
+    if readiness.is_ready() {
+        HttpResponse::Ok().json(body)
+    } else {
+        HttpResponse::ServiceUnavailable().json(body)
+    }
+}
+
+/// Counts per topic and state, rates of the last minute, lateness.
+#[utoipa::path(get, path = "/v1/stats", tag = "operate", responses(
+    (status = 200, description = "counts, rates and lateness, per topic and in all", body = Object),
+    (status = 503, description = "a shard is being restarted", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn stats(req: HttpRequest, api: Data<Api>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let topics = api.engine.topic_counts().await.map_err(|error| problem_of(&error))?;
+        let mut totals = TopicCounts::default();
+        let mut rows = Vec::with_capacity(topics.len());
+        for (name, counts) in &topics {
+            let mut row = counts_of(counts);
+            row.insert("topic".to_owned(), json!(name.as_str()));
+            rows.push(Value::Object(row));
+            add(&mut totals, counts);
+        }
+        let mut totals = counts_of(&totals);
+        totals.insert("waiting_workers".to_owned(), json!(api.engine.waiting_workers()));
+        Ok(Answer::json(200, &json!({"topics": rows, "totals": totals})))
+    })
+    .await
+}
+
+fn add(sum: &mut TopicCounts, more: &TopicCounts) {
+    for (sum, more) in sum.states.iter_mut().zip(more.states) {
+        *sum += more;
+    }
+    sum.lateness.merge(&more.lateness);
+    sum.created_per_s += more.created_per_s;
+    sum.started_per_s += more.started_per_s;
+    sum.ended_per_s += more.ended_per_s;
+    sum.totals += more.totals;
+}
+
+fn counts_of(counts: &TopicCounts) -> Map<String, Value> {
+    let states: Map<String, Value> = State::ALL
+        .iter()
+        .map(|state| (state.name().to_owned(), json!(counts.states[state.index()])))
+        .collect();
+    let lateness = &counts.lateness;
+    let round = |rate: f64| (rate * 100.0).round() / 100.0;
+    let Totals {
+        created,
+        started,
+        succeeded,
+        dead,
+        cancelled,
+    } = counts.totals;
+    let row = json!({
+        "states": states,
+        "per_second": {
+            "created": round(counts.created_per_s),
+            "started": round(counts.started_per_s),
+            "ended": round(counts.ended_per_s),
+        },
+        "since_start": {
+            "created": created, "started": started, "succeeded": succeeded, "dead": dead, "cancelled": cancelled,
+        },
+        "lateness_ms": {
+            "p50": lateness.quantile(0.5), "p99": lateness.quantile(0.99), "max": lateness.max(),
+        },
+    });
+    match row {
+        Value::Object(row) => row,
+        _ => Map::new(),
+    }
+}
+
+/// All shards: epoch, state, counts.
+#[utoipa::path(get, path = "/v1/shards", tag = "operate", responses((status = 200, description = "all shards", body = Object)))]
+pub async fn shards(req: HttpRequest, api: Data<Api>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let shards = api.engine.shards().await;
+        let items: Vec<Value> = shards.iter().map(shard_of).collect();
+        Ok(Answer::json(200, &json!({"items": items})))
+    })
+    .await
+}
+
+fn shard_of(shard: &ShardStatus) -> Value {
+    json!({
+        "shard": shard.shard.0,
+        "epoch": shard.epoch.0,
+        "state": shard.child.as_ref().map(|child| child.state.name()),
+        "tasks": shard.counts.as_ref().map(|counts| counts.tasks),
+        "in_flight": shard.counts.as_ref().map(|counts| counts.in_flight),
+        "restarts": shard.child.as_ref().map(|child| child.restarts),
+        "last_fault": shard.child.as_ref().and_then(|child| child.last_fault.clone()),
+    })
+}
+
+/// Starts a shard anew from its store.
+#[utoipa::path(post, path = "/v1/shards/{shard}/restart", tag = "operate", params(("shard" = u16, Path, description = "the shard's number")), responses(
+    (status = 202, description = "the shard leaves and is started anew", body = Object),
+    (status = 404, description = "no such shard", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn restart_shard(api: Data<Api>, shard: Path<String>) -> HttpResponse {
+    respond(async {
+        let unknown = || Problem::new(Code::NotFound, format!("there is no shard {shard}"));
+        let number: u16 = shard.parse().map_err(|_| unknown())?;
+        let audited = api.engine.audit(BY, "shard.restart", &shard, "").await;
+        audited.map_err(|error| problem_of(&error))?;
+        api.engine.restart_shard(ShardId(number)).map_err(|_| unknown())?;
+        Ok(Answer::json(202, &json!({"shard": number, "state": "restarting"})))
+    })
+    .await
+}
+
+/// All supervised parts: generation, pulse, verdict, restarts.
+#[utoipa::path(get, path = "/v1/actors", tag = "operate", responses((status = 200, description = "all supervised parts", body = Object)))]
+pub async fn actors(req: HttpRequest, api: Data<Api>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let items: Vec<Value> = api.engine.children().iter().map(child_of).collect();
+        Ok(Answer::json(200, &json!({"items": items})))
+    })
+    .await
+}
+
+fn child_of(child: &ChildStatus) -> Value {
+    json!({
+        "name": child.name,
+        "generation": child.generation.0,
+        "state": child.state.name(),
+        "pulse": child.pulse.map(|pulse| json!({"phase": pulse.phase.name(), "age_ms": pulse.age.0})),
+        "verdict": child.pulse.map(|pulse| pulse.verdict.name()),
+        "restarts": child.restarts,
+        "last_fault": child.last_fault,
+    })
+}
+
+/// The waits of a retry policy, without creating anything.
+#[utoipa::path(post, path = "/v1/preview/retry", tag = "operate", request_body(content = Object, description = "`{retry, attempts}`"), responses(
+    (status = 200, description = "the wait after each attempt, and the sum of all before it", body = Object),
+    (status = 422, description = "not a retry policy", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn preview_retry(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpResponse {
+    respond(async {
+        let body = api.json(&req, payload).await?;
+        let ask = wire::verbs::preview_retry(&body)?;
+        let mut sum = 0u64;
+        let mut delays = Vec::new();
+        let mut at = Vec::new();
+        for attempt in 1..=ask.attempts {
+            let delay = ask.retry.delay_after(attempt, 0.0);
+            sum = sum.saturating_add(delay.0);
+            delays.push(duration::format(delay));
+            at.push(duration::format(crate::clock::DurationMs(sum)));
+        }
+        Ok(Answer::json(200, &json!({"delays": delays, "after_first_due": at, "jitter": ask.retry.jitter})))
+    })
+    .await
+}
+
+/// Counters and gauges in Prometheus' form.
+#[utoipa::path(get, path = "/metrics", tag = "operate", responses((status = 200, description = "metrics in Prometheus' text form", body = String, content_type = "text/plain")))]
+pub async fn metrics(api: Data<Api>) -> HttpResponse {
+    let mut text = Metrics::default();
+    let up_ms = api.engine.up_for().0;
+    text.gauge("up_seconds", "Time since the start.", &[("", up_ms as f64 / 1000.0)]);
+    if let Ok(topics) = api.engine.topic_counts().await {
+        let mut sum = TopicCounts::default();
+        topics.values().for_each(|counts| add(&mut sum, counts));
+        let by_state: Vec<(String, f64)> = State::ALL
+            .iter()
+            .map(|state| (format!("state=\"{}\"", state.name()), sum.states[state.index()] as f64))
+            .collect();
+        text.gauge("tasks", "Tasks by state.", &borrowed(&by_state));
+        text.counter("tasks_created", "Tasks created since the start.", &[("", sum.totals.created)]);
+        text.counter("attempts_started", "Attempts started since the start.", &[("", sum.totals.started)]);
+        let ended = [
+            ("state=\"succeeded\"", sum.totals.succeeded),
+            ("state=\"dead\"", sum.totals.dead),
+            ("state=\"cancelled\"", sum.totals.cancelled),
+        ];
+        text.counter("tasks_ended", "Tasks ended since the start, by final state.", &ended);
+        let lateness: Vec<(String, f64)> = [(0.5, "0.5"), (0.99, "0.99"), (1.0, "1")]
+            .iter()
+            .filter_map(|(q, label)| Some((format!("quantile=\"{label}\""), sum.lateness.quantile(*q)? as f64)))
+            .collect();
+        text.gauge("lateness_ms", "How late attempts started.", &borrowed(&lateness));
+    }
+    let children = api.engine.children();
+    let running: Vec<(String, f64)> = children
+        .iter()
+        .map(|child| (format!("name=\"{}\"", child.name), f64::from(u8::from(child.is_running()))))
+        .collect();
+    text.gauge("part_running", "Supervised parts: 1 if running.", &borrowed(&running));
+    let restarts: Vec<(String, u64)> = children
+        .iter()
+        .map(|child| (format!("name=\"{}\"", child.name), child.restarts))
+        .collect();
+    let restarts: Vec<(&str, u64)> = restarts.iter().map(|(labels, n)| (labels.as_str(), *n)).collect();
+    text.counter("part_restarts", "Restarts of supervised parts.", &restarts);
+    let answers: Vec<(String, u64)> = (2..=5)
+        .map(|class| (format!("status=\"{class}xx\""), api.answers.of_class(class)))
+        .collect();
+    let answers: Vec<(&str, u64)> = answers.iter().map(|(labels, n)| (labels.as_str(), *n)).collect();
+    text.counter("http_answers", "HTTP answers, by class of status.", &answers);
+    text.counter("http_panics", "Requests whose handler panicked.", &[("", api.answers.panics())]);
+    text.gauge("waiting_workers", "Workers that wait for tasks.", &[("", api.engine.waiting_workers() as f64)]);
+    HttpResponse::Ok()
+        .insert_header((CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"))
+        .body(text.0)
+}
+
+fn borrowed(rows: &[(String, f64)]) -> Vec<(&str, f64)> {
+    rows.iter().map(|(labels, value)| (labels.as_str(), *value)).collect()
+}
+
+/// Prometheus' text form, line by line.
+#[derive(Default)]
+struct Metrics(String);
+
+impl Metrics {
+    fn family<T: std::fmt::Display>(&mut self, name: &str, kind: &str, help: &str, rows: &[(&str, T)]) {
+        // Writing into a String never fails.
+        let _ = writeln!(self.0, "# HELP duetime_{name} {help}\n# TYPE duetime_{name} {kind}");
+        for (labels, value) in rows {
+            let _ = match *labels {
+                "" => writeln!(self.0, "duetime_{name} {value}"),
+                labels => writeln!(self.0, "duetime_{name}{{{labels}}} {value}"),
+            };
+        }
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, rows: &[(&str, f64)]) {
+        self.family(name, "gauge", help, rows);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, rows: &[(&str, u64)]) {
+        self.family(&format!("{name}_total"), "counter", help, rows);
+    }
+}

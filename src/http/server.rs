@@ -1,0 +1,117 @@
+//! The HTTP server: listener, threads, limits of connections, an orderly stop.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::dev::ServerHandle;
+use actix_web::{App, HttpServer};
+
+use crate::clock::DurationMs;
+use crate::engine::Duetime;
+use crate::http::connections::Connections;
+use crate::http::{HttpOptions, configure};
+
+/// Longest time for a request's head.
+const HEAD_TIME: Duration = Duration::from_secs(10);
+/// How often idle connections are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How the server is run.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Threads; 0 means as many as cores.
+    pub workers: usize,
+    /// Open connections, over all threads.
+    pub connections_max: usize,
+    /// A connection with nothing, or half a request, on it is closed after this.
+    pub idle_timeout: DurationMs,
+    /// An orderly stop waits so long for requests that are being answered.
+    pub grace: DurationMs,
+    /// What the routes need.
+    pub http: HttpOptions,
+}
+
+/// A bound address that is not served yet.
+#[derive(Debug)]
+pub struct Bound {
+    listener: TcpListener,
+    /// Where it is.
+    pub address: SocketAddr,
+}
+
+/// Takes an address.
+///
+/// # Errors
+/// When it is taken or not ours.
+pub fn bind(address: SocketAddr) -> std::io::Result<Bound> {
+    let listener = TcpListener::bind(address)?;
+    let address = listener.local_addr()?;
+    Ok(Bound { listener, address })
+}
+
+/// Serves until `stop` is done; then takes no more connections, lets requests that are being answered end, and
+/// stops the engine.
+///
+/// To be called on an actix system.
+///
+/// # Errors
+/// When the machine gives no threads or the listener fails.
+pub async fn serve(
+    bound: Bound,
+    engine: Duetime,
+    options: ServerOptions,
+    stop: impl Future<Output = ()>,
+) -> std::io::Result<()> {
+    let connections = Arc::new(Connections::default());
+    let workers = match options.workers {
+        0 => std::thread::available_parallelism().map_or(2, usize::from),
+        count => count,
+    };
+    let idle = options.idle_timeout.to_std();
+    let routes = configure(engine.clone(), options.http.clone());
+    let watched = Arc::clone(&connections);
+    let server = HttpServer::new(move || App::new().configure(routes.clone()))
+        .on_connect(move |connection, data| watched.watch(connection, data))
+        .workers(workers)
+        .max_connections((options.connections_max / workers).max(1))
+        .backlog(4096)
+        .client_request_timeout(HEAD_TIME)
+        .client_disconnect_timeout(Duration::from_secs(2))
+        .keep_alive(idle)
+        .shutdown_timeout(options.grace.to_std().as_secs().max(1))
+        .disable_signals()
+        .listen(bound.listener)?
+        .run();
+    let handle = server.handle();
+    let serving = actix_web::rt::spawn(server);
+    let watching = actix_web::rt::spawn(watch(Arc::clone(&connections), idle));
+    stop.await;
+    watching.abort();
+    tokio::join!(engine.shutdown(), stop_serving(&handle, &connections));
+    serving.await.map_err(std::io::Error::other)?
+}
+
+/// actix-web waits for open connections without telling them; those that are between requests are shut down.
+async fn stop_serving(handle: &ServerHandle, connections: &Connections) {
+    let stopped = handle.stop(true);
+    tokio::pin!(stopped);
+    loop {
+        tokio::select! {
+            () = &mut stopped => return,
+            () = tokio::time::sleep(Duration::from_millis(20)) => connections.shut_idle(Duration::ZERO),
+        };
+    }
+}
+
+async fn watch(connections: Arc<Connections>, idle: Duration) {
+    // actix-web's own limit comes first where it works.
+    let limit = idle + HEAD_TIME;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let shut = connections.shut_idle(limit);
+        if shut > 0 {
+            tracing::debug!(shut, "connections closed with half a request or none on them");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Creating tasks, looking at one, listing many.
+
+use actix_web::web::{Data, Path, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+
+use crate::http::answer::{Answer, problem_of, refusal};
+use crate::http::resent::once;
+use crate::http::{Api, BY, query, respond};
+use crate::shard::create::Created;
+use crate::shard::messages::{Target, VerbRefused};
+use crate::shard::query::{PageAsk, TaskView};
+use crate::task::spec::{TaskKey, TopicName};
+use crate::wire::due::InLimits;
+use crate::wire::list::{self, ListAsk};
+use crate::wire::problem::{Code, Problem};
+use crate::wire::task_in;
+use crate::wire::task_out::{AttemptsOut, LogOut, PageOut, TaskOut};
+
+impl Api {
+    /// What is checked against when a task comes in.
+    pub(super) fn in_limits(&self) -> InLimits {
+        InLimits {
+            max_delay: self.engine.max_delay(),
+            now: self.engine.now().wall,
+        }
+    }
+
+    async fn find(&self, target: Target) -> Result<TaskView, Problem> {
+        let found = self.engine.get(target).await.map_err(|error| problem_of(&error))?;
+        found.ok_or_else(|| refusal(&VerbRefused::NotFound))
+    }
+}
+
+/// The task that an id in a path names. What is no id names no task.
+pub(super) fn target_of_id(id: &str) -> Result<Target, Problem> {
+    id.parse()
+        .map(Target::Id)
+        .map_err(|_| Problem::new(Code::NotFound, format!("there is no task {id:?}: it is no task id")))
+}
+
+/// The task that topic and key in a path name.
+pub(super) fn target_of_key(topic: &str, key: &str) -> Result<Target, Problem> {
+    let wrong = |what: &str, error| Problem::of_field(format!("/{what}"), "invalid_name", format!("{error}"));
+    let topic = TopicName::parse(topic).map_err(|error| wrong("topic", error))?;
+    let key = TaskKey::parse(key).map_err(|error| wrong("key", error))?;
+    Ok(Target::Key(topic, key))
+}
+
+/// What became of a create, as it is answered.
+pub(super) fn answer_created(created: &Created) -> Result<Answer, Problem> {
+    match created {
+        Created::New(view) => {
+            let location = format!("/v1/tasks/{}", view.task.id);
+            let answer = Answer::json(201, &TaskOut::from(&**view));
+            Ok(Answer {
+                location: Some(location),
+                ..answer
+            })
+        }
+        Created::Existing(view) | Created::Cancelled(view) => Ok(Answer::json(200, &TaskOut::from(&**view))),
+        Created::Exists(id) => Err(refusal(&VerbRefused::Exists(*id))),
+        Created::Refused(refused) => Err(refusal(&VerbRefused::Refused(refused.clone()))),
+    }
+}
+
+/// Creates a task. 201 means it is on the disk.
+#[utoipa::path(post, path = "/v1/tasks", tag = "tasks", request_body = task_in::CreateTask,
+    params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body again gets the same answer, for 24 h")),
+    responses(
+    (status = 201, description = "created, written and synced", body = TaskOut),
+    (status = 200, description = "a live task has the key: that one, after what `on_existing` says", body = TaskOut),
+    (status = 400, description = "not JSON", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 409, description = "`exists`, or `illegal_state`", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 413, description = "the body is too large", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 422, description = "not valid: names each field", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 503, description = "overloaded, or the shard is being restarted", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn create(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let body = api.json(&req, payload).await?;
+        let new = task_in::create(&body, &api.in_limits())?;
+        let engine = api.engine.clone();
+        once(&api, &req, &body, move |origin| async move {
+            let created = engine.create_from(new, origin, BY).await;
+            answer_created(&created.map_err(|error| problem_of(&error))?)
+        })
+        .await
+    })
+    .await
+}
+
+/// The whole task.
+#[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, description = "the task's id")), responses(
+    (status = 200, description = "the task", body = TaskOut),
+    (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn get(req: HttpRequest, api: Data<Api>, id: Path<String>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let view = api.find(target_of_id(&id)?).await?;
+        Ok(Answer::json(200, &TaskOut::from(&view)))
+    })
+    .await
+}
+
+/// The live task of a key, else the one that ended last.
+#[utoipa::path(get, path = "/v1/topics/{topic}/keys/{key}", tag = "tasks",
+    params(("topic" = String, Path, description = "the topic"), ("key" = String, Path, description = "the key")), responses(
+    (status = 200, description = "the task", body = TaskOut),
+    (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn get_by_key(req: HttpRequest, api: Data<Api>, names: Path<(String, String)>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let (topic, key) = names.into_inner();
+        let view = api.find(target_of_key(&topic, &key)?).await?;
+        Ok(Answer::json(200, &TaskOut::from(&view)))
+    })
+    .await
+}
+
+/// The latest attempts of a task, and how many there were.
+#[utoipa::path(get, path = "/v1/tasks/{id}/attempts", tag = "tasks", params(("id" = String, Path, description = "the task's id")), responses(
+    (status = 200, description = "its attempts, oldest first", body = AttemptsOut),
+    (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn attempts(req: HttpRequest, api: Data<Api>, id: Path<String>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let view = api.find(target_of_id(&id)?).await?;
+        Ok(Answer::json(200, &AttemptsOut::from(&view.task)))
+    })
+    .await
+}
+
+/// The latest changes of a task: when, from, to, by whom, why.
+#[utoipa::path(get, path = "/v1/tasks/{id}/log", tag = "tasks", params(("id" = String, Path, description = "the task's id")), responses(
+    (status = 200, description = "its changes, oldest first", body = LogOut),
+    (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn log(req: HttpRequest, api: Data<Api>, id: Path<String>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let view = api.find(target_of_id(&id)?).await?;
+        Ok(Answer::json(200, &LogOut::from(&view.task)))
+    })
+    .await
+}
+
+/// Tasks that a filter admits, a page at a time.
+#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(list::ListParams), responses(
+    (status = 200, description = "a page; `next_cursor` is null at the end", body = PageOut),
+    (status = 422, description = "a parameter is not valid", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn list(req: HttpRequest, api: Data<Api>) -> HttpResponse {
+    respond(async {
+        let ListAsk {
+            filter,
+            order,
+            limit,
+            after,
+        } = list::parse(req.query_string())?;
+        let ask = PageAsk {
+            filter: filter.clone(),
+            order,
+            after,
+            limit,
+            scan_max: 0,
+        };
+        let (views, next) = api.engine.list(ask).await.map_err(|error| problem_of(&error))?;
+        let items: Vec<TaskOut> = views.iter().map(TaskOut::from).collect();
+        let next_cursor = next.map(|position| list::cursor(position, order, &filter));
+        Ok(Answer::json(200, &PageOut { items, next_cursor }))
+    })
+    .await
+}

@@ -1,0 +1,68 @@
+//! Every fixed limit, in one place, with its unit. What can be configured stands in `config.rs`.
+
+/// Longest topic name, in bytes of UTF-8.
+pub const TOPIC_BYTES_MAX: usize = 128;
+/// Longest key, in bytes of UTF-8.
+pub const KEY_BYTES_MAX: usize = 256;
+/// Largest payload, in bytes of JSON.
+pub const PAYLOAD_BYTES_MAX: usize = 256 * 1024;
+/// Largest `facts`, in bytes of JSON.
+pub const FACTS_BYTES_MAX: usize = 64 * 1024;
+/// Largest result, in bytes of JSON.
+pub const RESULT_BYTES_MAX: usize = 64 * 1024;
+/// Most tags of a task.
+pub const TAGS_MAX: usize = 16;
+/// Longest name of a tag, in bytes.
+pub const TAG_NAME_BYTES_MAX: usize = 64;
+/// Longest value of a tag, in bytes.
+pub const TAG_VALUE_BYTES_MAX: usize = 256;
+/// Most headers of an HTTP action.
+pub const HEADERS_MAX: usize = 32;
+/// All header names and values of an HTTP action together, in bytes.
+pub const HEADER_BYTES_MAX: usize = 8 * 1024;
+/// Longest URL of an HTTP action, in bytes.
+pub const URL_BYTES_MAX: usize = 2048;
+/// Deepest nesting of JSON that is taken in.
+pub const JSON_DEPTH_MAX: usize = 64;
+/// Most items or operations of one batch.
+pub const BATCH_ITEMS_MAX: usize = 10_000;
+/// Largest body of a batch, in bytes.
+pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Largest body of any other request, in bytes: a payload, facts, a result and room for the rest.
+pub const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Most steps of a retry ladder.
+pub const LADDER_STEPS_MAX: usize = 64;
+/// Most attempts of one generation.
+pub const ATTEMPTS_MAX: u32 = 10_000;
+/// Attempts and changes that a task keeps in full; older ones are only counted.
+pub const HISTORY_KEPT: usize = 100;
+/// Longest text kept of an error, a reason or a worker's name, in bytes.
+pub const NOTE_BYTES_MAX: usize = 1024;
+/// Most topics.
+pub const TOPICS_MAX: usize = 10_000;
+/// Longest `Idempotency-Key`, in characters.
+pub const IDEMPOTENCY_KEY_CHARS_MAX: usize = 255;
+/// How long an `Idempotency-Key` is kept, in milliseconds.
+pub const IDEMPOTENCY_KEPT_MS: u64 = 24 * 3600 * 1000;
+/// Most idempotency keys kept per shard; the oldest go first.
+pub const IDEMPOTENCY_KEYS_MAX: usize = 100_000;
+/// Largest answer kept for a re-sent request, in bytes; a larger one is computed again from the same ids.
+pub const IDEMPOTENCY_ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Longest time a cancel may reach ahead of its create, in milliseconds.
+pub const TOMBSTONE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
+/// Most items of a list page.
+pub const PAGE_ITEMS_MAX: usize = 1000;
+/// Most records that a list page looks at.
+pub const PAGE_SCAN_MAX: usize = 20_000;
+/// Most items of one lease request.
+pub const LEASE_ITEMS_MAX: usize = 1000;
+/// Longest wait of a lease request, in milliseconds.
+pub const LEASE_WAIT_MS_MAX: u64 = 60_000;
+/// Most topics of one lease request.
+pub const LEASE_TOPICS_MAX: usize = 100;
+/// Shortest and longest lease, in milliseconds.
+pub const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=24 * 3600 * 1000;
+/// Shortest and longest time limit of an attempt, in milliseconds.
+pub const ATTEMPT_TIMEOUT_MS: std::ops::RangeInclusive<u64> = 10..=24 * 3600 * 1000;
+/// Furthest ahead a task may be due, in any configuration: 3 660 days.
+pub const MAX_DELAY: crate::clock::DurationMs = crate::clock::DurationMs::secs(3660 * 24 * 3600);

@@ -1,0 +1,314 @@
+//! The actor around a [`ShardCore`]: it gathers questions, closes steps, commits, and only then acts.
+//!
+//! ```text
+//!  mailbox ─▶ gathered ─▶ step ─▶ committer ─▶ Committed ─▶ answers, armed attempts, stops
+//!                 ▲                   │
+//!                 └── gathers while ──┘ one batch is out
+//! ```
+//!
+//! A failed or doubtful commit stops the actor: nothing is rolled back in memory, the watchdog starts it anew
+//! from the store. Armed attempts start at their instant whether or not a batch is out.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{Clock, MonoMs, Now};
+use crate::executor::Executors;
+use crate::executor::pull::PullDesk;
+use crate::ids::{ShardEpoch, ShardId, TaskId};
+use crate::shard::committer::Committer;
+use crate::shard::core::{Effect, ShardCore};
+use crate::shard::launch::attempt_of;
+use crate::shard::messages::{Ask, Question};
+use crate::shard::wakes::WakeBoard;
+use crate::store::{Begun, EVERY_DUE, ShardStore, StoreError};
+use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
+
+/// Most questions that wait in the mailbox; admission (the router's permits) keeps below it.
+pub const MAILBOX_MAX: usize = 65_536;
+/// Most questions answered in one step, so that a batch stays small enough to sync quickly.
+const QUESTIONS_PER_STEP: usize = 2_048;
+/// Longest time without a tick.
+const TICK_MS_MAX: i64 = 1_000;
+
+/// What a shard acts on.
+#[derive(Clone)]
+pub struct Outlets {
+    /// Runs attempts.
+    pub executors: Arc<Executors>,
+    /// Wakes waiting workers.
+    pub desk: Arc<PullDesk>,
+    /// Tells the scheduler when to come back.
+    pub wakes: Arc<WakeBoard>,
+}
+
+/// It is now. Sent by the scheduler.
+#[derive(Debug)]
+pub struct Tick;
+
+impl Message for Tick {
+    type Result = ();
+}
+
+/// The batch that was out is committed, or is not.
+struct Committed(Result<(), StoreError>);
+
+impl Message for Committed {
+    type Result = ();
+}
+
+/// Leave, so that the watchdog starts a successor.
+#[derive(Debug)]
+pub struct Leave;
+
+impl Message for Leave {
+    type Result = ();
+}
+
+type Answer = Box<dyn FnOnce()>;
+
+/// A question whose type the shard need not know.
+trait Errand {
+    fn run(self: Box<Self>, core: &mut ShardCore, now: Now) -> Answer;
+}
+
+impl<Q: Question> Errand for Ask<Q> {
+    fn run(self: Box<Self>, core: &mut ShardCore, now: Now) -> Answer {
+        let Self {
+            question,
+            reply,
+            permit,
+        } = *self;
+        let answer = question.put(core, now);
+        // Who asked may have gone meanwhile; what was done stays done.
+        Box::new(move || {
+            let _ = reply.send(answer);
+            drop(permit);
+        })
+    }
+}
+
+/// What waits for the commit that is out.
+struct Out {
+    answers: Vec<Answer>,
+    effects: Vec<Effect>,
+}
+
+/// One shard. See the module's header.
+pub struct ShardActor {
+    core: ShardCore,
+    clock: Clock,
+    outlets: Outlets,
+    committer: Option<Committer>,
+    store: Option<Box<dyn ShardStore>>,
+    epoch: ShardEpoch,
+    gathered: Vec<Box<dyn Errand>>,
+    out: Option<Out>,
+    running: HashMap<TaskId, CancellationToken>,
+    again: bool,
+    pulse: Arc<Pulse>,
+    kill: KillSwitch,
+    _thread: NamedArbiter,
+    death: DeathNotice,
+}
+
+impl ShardActor {
+    /// Builds a shard from its store: a new epoch, then every task and note as they were committed.
+    ///
+    /// # Errors
+    /// When the store can't be read.
+    pub fn recover(
+        core: impl FnOnce(Now) -> ShardCore,
+        mut store: Box<dyn ShardStore>,
+        clock: &Clock,
+    ) -> Result<(ShardCore, Box<dyn ShardStore>, ShardEpoch), StoreError> {
+        let Begun { epoch, steady } = store.begin()?;
+        clock.raise_steady(steady);
+        let now = clock.now();
+        let mut core = core(now);
+        store.read_due(EVERY_DUE, &mut |task| core.adopt(task, now))?;
+        store.read_notes(&mut |note| core.adopt_note(note))?;
+        Ok((core, store, epoch))
+    }
+
+    /// The actor, to be started on `thread`, which ends with it.
+    pub fn new(
+        (core, store, epoch): (ShardCore, Box<dyn ShardStore>, ShardEpoch),
+        clock: Clock,
+        outlets: Outlets,
+        child: ChildContext,
+        thread: NamedArbiter,
+    ) -> Self {
+        Self {
+            core,
+            clock,
+            outlets,
+            committer: None,
+            store: Some(store),
+            epoch,
+            gathered: Vec::new(),
+            out: None,
+            running: HashMap::new(),
+            again: false,
+            pulse: child.pulse,
+            kill: child.kill,
+            _thread: thread,
+            death: child.death,
+        }
+    }
+
+    fn shard(&self) -> ShardId {
+        self.core.id()
+    }
+
+    fn leave(&mut self, why: String, ctx: &mut Context<Self>) {
+        self.death.last_words(why);
+        ctx.stop();
+    }
+
+    /// Takes steps until a batch is out or nothing is left to do.
+    fn step(&mut self, ctx: &mut Context<Self>) {
+        if self.kill.is_thrown() {
+            return ctx.stop();
+        }
+        let mut now = self.clock.now();
+        self.launch(now);
+        while self.out.is_none() {
+            let rest = self.gathered.len().min(QUESTIONS_PER_STEP);
+            let questions: Vec<_> = self.gathered.drain(..rest).collect();
+            let answers = questions.into_iter().map(|errand| errand.run(&mut self.core, now)).collect();
+            self.core.advance(now);
+            let step = self.core.close(now.steady);
+            let out = Out {
+                answers,
+                effects: step.effects,
+            };
+            match step.batch {
+                Some(batch) => {
+                    self.out = Some(out);
+                    let handed_in = self.committer.as_ref().map(|committer| committer.commit(batch));
+                    if !matches!(handed_in, Some(Ok(()))) {
+                        return self.leave("the committer is gone".to_owned(), ctx);
+                    }
+                }
+                None => self.perform(out, now),
+            }
+            now = self.clock.now();
+            if self.gathered.is_empty() && !step.more {
+                break;
+            }
+        }
+        self.launch(now);
+        self.pulse.beat(now.mono);
+        self.report_wake(now);
+    }
+
+    fn perform(&mut self, out: Out, now: Now) {
+        for answer in out.answers {
+            answer();
+        }
+        for effect in out.effects {
+            match effect {
+                Effect::Arm(armed) => self.core.arm(armed),
+                Effect::Stop(task) => {
+                    if let Some(cancel) = self.running.remove(&task) {
+                        cancel.cancel();
+                    }
+                }
+                Effect::Over(task) => {
+                    self.running.remove(&task);
+                }
+                Effect::Ready(topic, count) => self.outlets.desk.wake(&topic, count),
+            }
+        }
+        self.launch(now);
+    }
+
+    fn launch(&mut self, now: Now) {
+        for launch in self.core.launch(now) {
+            let cancel = CancellationToken::new();
+            self.running.insert(launch.task, cancel.clone());
+            self.outlets.executors.run(attempt_of(launch, now, cancel));
+        }
+    }
+
+    fn report_wake(&self, now: Now) {
+        // While a batch is out, only armed attempts are served; the rest waits for Committed anyway.
+        let wait = self.core.next_in_ms(now).unwrap_or(TICK_MS_MAX).clamp(0, TICK_MS_MAX);
+        let wait = if self.out.is_some() { wait.max(1) } else { wait };
+        self.outlets.wakes.set(self.shard(), MonoMs(now.mono.0 + wait));
+    }
+}
+
+impl Actor for ShardActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        ctx.set_mailbox_capacity(MAILBOX_MAX);
+        let me = ctx.address();
+        self.kill.on_throw({
+            let me = me.clone();
+            move || me.do_send(Leave)
+        });
+        // Never more than one batch is out, so this queue is bounded.
+        let done = move |result| me.do_send(Committed(result));
+        let Some(store) = self.store.take() else { return };
+        match Committer::start(self.shard(), self.epoch, store, done) {
+            Ok(committer) => self.committer = Some(committer),
+            Err(error) => return self.leave(format!("start the committer: {error}"), ctx),
+        }
+        self.step(ctx);
+    }
+}
+
+impl<Q: Question> Handler<Ask<Q>> for ShardActor {
+    type Result = ();
+
+    fn handle(&mut self, ask: Ask<Q>, ctx: &mut Context<Self>) {
+        self.gathered.push(Box::new(ask));
+        if self.out.is_none() && !self.again {
+            // What else is in the mailbox by now belongs into the same step.
+            self.again = true;
+            ctx.notify(Tick);
+        }
+    }
+}
+
+impl Handler<Tick> for ShardActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Tick, ctx: &mut Context<Self>) {
+        self.again = false;
+        self.step(ctx);
+    }
+}
+
+impl Handler<Committed> for ShardActor {
+    type Result = ();
+
+    fn handle(&mut self, Committed(result): Committed, ctx: &mut Context<Self>) {
+        match result {
+            Ok(()) => {
+                if let Some(out) = self.out.take() {
+                    self.perform(out, self.clock.now());
+                }
+                self.step(ctx);
+            }
+            Err(error) => {
+                let shard = self.shard();
+                self.leave(format!("{shard}: commit: {error}"), ctx);
+            }
+        }
+    }
+}
+
+impl Handler<Leave> for ShardActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Leave, ctx: &mut Context<Self>) {
+        self.leave("asked to leave".to_owned(), ctx);
+    }
+}

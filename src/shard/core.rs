@@ -1,0 +1,649 @@
+//! What a shard decides, without an actor, a store, a clock or a thread.
+//!
+//! ```text
+//!  requests ─┐
+//!            ├─▶ tasks change in memory ─▶ Step { batch, effects } ─▶ commit ─▶ effects
+//!  alarms  ──┘      (task::transition)
+//! ```
+//!
+//! The shell (`shard::actor`) runs a few requests, lets alarms ring ([`ShardCore::advance`]), and closes the
+//! step ([`ShardCore::close`]). It commits the batch and only then performs the effects. Whatever is lost in a
+//! crash between the two follows again from the state: recovery ([`ShardCore::adopt`]) uses the same function.
+//!
+//! Invariants: a live task stands in exactly one [`Place`]; nothing starts that is not committed as dispatched;
+//! `in_flight` names the tasks whose attempts executors of ours run.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::clock::{DurationMs, MonoMs, Now, SteadyMs};
+use crate::ids::{AttemptNumber, AttemptToken, ShardId, TaskId};
+use crate::shard::notes::Notes;
+use crate::shard::place::{ARM_AHEAD, Alarm, Place, Setting, Wheels, alarms_of};
+use crate::shard::query::{PageAsk, PagePart, TaskView, page};
+use crate::shard::table::TaskTable;
+use crate::store::{Batch, Note};
+use crate::task::event::{Applied, Event, Refusal};
+use crate::task::model::{Lane, State, Task};
+use crate::task::spec::{Action, TaskKey, TaskSpec, TopicName};
+use crate::task::topic::TopicBook;
+use crate::task::transition::{Context, apply};
+
+/// An attempt without an answer counts as lost this long after its cut-off and grace.
+pub const REPORT_MARGIN: DurationMs = DurationMs::secs(2);
+
+/// What a shard works with.
+#[derive(Clone, Debug)]
+pub struct CoreOptions {
+    /// Attempts of executors of ours at a time.
+    pub running_max: usize,
+    /// Alarms served in one step, per clock.
+    pub alarms_per_step: usize,
+}
+
+impl Default for CoreOptions {
+    fn default() -> Self {
+        Self {
+            running_max: 512,
+            alarms_per_step: 4096,
+        }
+    }
+}
+
+/// What is to be done once the step is committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Start this attempt at its instant, not before.
+    Arm(Armed),
+    /// Stop the attempt of this task.
+    Stop(TaskId),
+    /// The attempt of this task is over.
+    Over(TaskId),
+    /// So many tasks of this topic can be leased.
+    Ready(TopicName, usize),
+}
+
+/// A committed attempt that starts at its instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Armed {
+    /// Milliseconds of its lane's clock.
+    pub fire_ms: i64,
+    /// Its task.
+    pub task: TaskId,
+    /// Its token.
+    pub token: AttemptToken,
+}
+
+/// An attempt to be handed to an executor now.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Its task.
+    pub task: TaskId,
+    /// Of the task.
+    pub topic: TopicName,
+    /// Of the task.
+    pub key: Option<TaskKey>,
+    /// Of the task.
+    pub generation: u32,
+    /// Its number.
+    pub attempt: AttemptNumber,
+    /// Its fencing number.
+    pub token: AttemptToken,
+    /// When the task was due.
+    pub due_at: crate::clock::WallMs,
+    /// How long it may take.
+    pub time_left: DurationMs,
+    /// What to do.
+    pub spec: Arc<TaskSpec>,
+}
+
+/// What one step leaves to be done.
+#[derive(Debug)]
+pub struct Step {
+    /// To be committed; `None` when nothing changed.
+    pub batch: Option<Batch>,
+    /// To be performed after the commit.
+    pub effects: Vec<Effect>,
+    /// Alarms are left that were due: another step is to follow at once.
+    pub more: bool,
+}
+
+/// All that one shard knows. See the module's header.
+#[derive(Debug)]
+pub struct ShardCore {
+    id: ShardId,
+    options: CoreOptions,
+    pub(super) table: TaskTable,
+    pub(super) notes: Notes,
+    pub(super) book: Arc<TopicBook>,
+    wheels: Wheels,
+    armed_wall: BTreeSet<Armed>,
+    armed_steady: BTreeSet<Armed>,
+    queued: BTreeSet<(i64, TaskId)>,
+    in_flight: BTreeSet<TaskId>,
+    dirty: BTreeSet<TaskId>,
+    effects: Vec<Effect>,
+    more: bool,
+    draining: bool,
+    random: u64,
+}
+
+impl ShardCore {
+    /// An empty shard.
+    pub fn new(id: ShardId, options: CoreOptions, book: Arc<TopicBook>, now: Now) -> Self {
+        Self {
+            id,
+            options,
+            table: TaskTable::default(),
+            notes: Notes::default(),
+            book,
+            wheels: Wheels::new(now),
+            armed_wall: BTreeSet::new(),
+            armed_steady: BTreeSet::new(),
+            queued: BTreeSet::new(),
+            in_flight: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            effects: Vec::new(),
+            more: false,
+            draining: false,
+            random: 0x9E37_79B9_7F4A_7C15 ^ u64::from(id.0) ^ now.wall.0 as u64,
+        }
+    }
+
+    /// The shard's number.
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// How many tasks there are.
+    pub fn tasks(&self) -> usize {
+        self.table.len()
+    }
+
+    // ---------------------------------------------------------------- recovery
+
+    /// Takes in a task as it was stored. What was in flight is settled by its delivery policy.
+    pub fn adopt(&mut self, task: Task, now: Now) {
+        let id = task.id;
+        let (in_flight, resting) = (task.state.is_in_flight(), task.state.is_ended() || task.state == State::Paused);
+        let place = match (in_flight, resting) {
+            (true, _) => Place::InFlight,
+            (_, true) => Place::AtRest,
+            _ => Place::Wheel,
+        };
+        if in_flight && task.spec.action.is_dispatched() {
+            self.in_flight.insert(id);
+        }
+        for alarm in alarms_of(&task, place).into_iter().flatten() {
+            self.wheels.set(alarm);
+        }
+        self.table.insert(task, place, now.mono);
+        if in_flight {
+            // Never refused: every task in flight can be recovered.
+            let _ = self.change(id, Event::Recovered, "recovery", now);
+        }
+    }
+
+    /// Takes in a note as it was stored.
+    pub fn adopt_note(&mut self, note: Note) {
+        let alarm = self.notes.adopt(note);
+        self.wheels.set(alarm);
+    }
+
+    // ---------------------------------------------------------------- changing tasks
+
+    /// Lets one event happen to a task. `None` when there is no such task.
+    pub fn change(&mut self, id: TaskId, event: Event, by: &str, now: Now) -> Option<Result<Applied, Refusal>> {
+        let entry = self.table.get(id)?;
+        let retention = self.book.get(&entry.task.topic).settings.retention;
+        let random = self.next_random();
+        let ctx = Context {
+            now,
+            retention,
+            random,
+            by,
+        };
+        let entry = self.table.get(id)?;
+        let (state, next, place) = (entry.task.state, entry.task.next, entry.place);
+        let alarms = alarms_of(&entry.task, place);
+        let done = self.table.change(id, now.mono, |entry| {
+            let done = apply(&mut entry.task, event, &ctx);
+            if done.is_ok() {
+                let task = &entry.task;
+                entry.place = match task.state {
+                    State::Dispatched | State::Running => Place::InFlight,
+                    State::Paused | State::Succeeded | State::Dead | State::Cancelled => Place::AtRest,
+                    State::Pending | State::Retrying
+                        if task.next == next && matches!(place, Place::Ready | Place::Queued | Place::Held) =>
+                    {
+                        place
+                    }
+                    State::Pending | State::Retrying => Place::Wheel,
+                };
+            }
+            done
+        })?;
+        let applied = match done {
+            Ok(applied) => applied,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        self.keep_in_step(id, state, next.fire_ms, place, alarms, now);
+        match applied {
+            Applied::Unchanged | Applied::InMemory => {}
+            Applied::Changed => {
+                self.dirty.insert(id);
+                if state.is_in_flight() {
+                    self.effects.push(Effect::Over(id));
+                }
+            }
+            Applied::ChangedAndStop(_) => {
+                self.dirty.insert(id);
+                self.effects.push(Effect::Stop(id));
+            }
+            Applied::Gone => self.forget(id, now.mono),
+        }
+        Some(Ok(applied))
+    }
+
+    /// After a change: places, alarms and counts that followed from the task as it was give way to those that
+    /// follow from it now.
+    fn keep_in_step(
+        &mut self,
+        id: TaskId,
+        state: State,
+        fire_ms: i64,
+        place: Place,
+        alarms: [Option<Setting>; 2],
+        now: Now,
+    ) {
+        let Some(entry) = self.table.get(id) else { return };
+        let (task, new_place) = (&entry.task, entry.place);
+        let new_alarms = alarms_of(task, new_place);
+        let (topic, new_state, lateness) = (task.topic.clone(), task.state, task.lateness_ms);
+        let dispatched = task.spec.action.is_dispatched();
+        for alarm in alarms.into_iter().flatten() {
+            if !new_alarms.contains(&Some(alarm)) {
+                self.wheels.unset(alarm);
+            }
+        }
+        for alarm in new_alarms.into_iter().flatten() {
+            if !alarms.contains(&Some(alarm)) {
+                self.wheels.set(alarm);
+            }
+        }
+        if place != new_place {
+            self.leave(id, &topic, fire_ms, place, now.mono);
+        }
+        if dispatched && state.is_in_flight() && !new_state.is_in_flight() {
+            self.in_flight.remove(&id);
+        }
+        if dispatched && !state.is_in_flight() && new_state.is_in_flight() {
+            self.in_flight.insert(id);
+        }
+        let line = self.table.topic_mut(&topic, now.mono);
+        if !state.is_ended() && new_state.is_ended() {
+            line.count_ended(new_state, now.mono);
+        }
+        let started = state != State::Running && new_state == State::Running;
+        let ran_in_place = state != State::Succeeded && new_state == State::Succeeded && !state.is_in_flight();
+        if started || (ran_in_place && lateness.is_some()) {
+            line.count_started(lateness.unwrap_or(0), now.mono);
+        }
+    }
+
+    fn leave(&mut self, id: TaskId, topic: &TopicName, fire_ms: i64, place: Place, now: MonoMs) {
+        match place {
+            Place::Ready => {
+                self.table.topic_mut(topic, now).ready.remove(&(fire_ms, id));
+            }
+            Place::Held => {
+                self.table.topic_mut(topic, now).held.remove(&(fire_ms, id));
+            }
+            Place::Queued => {
+                self.queued.remove(&(fire_ms, id));
+            }
+            Place::Wheel | Place::InFlight | Place::AtRest => {}
+        }
+    }
+
+    /// Puts a due task, whose alarm has rung, into `place`.
+    fn stand(&mut self, id: TaskId, place: Place, now: Now) {
+        let _ = self.change(id, Event::CameDue, "shard", now);
+        let Some(Some((topic, fire_ms))) = self.table.change(id, now.mono, |entry| {
+            let waits = matches!(entry.task.state, State::Pending | State::Retrying);
+            waits.then(|| {
+                entry.place = place;
+                (entry.task.topic.clone(), entry.task.next.fire_ms)
+            })
+        }) else {
+            return;
+        };
+        match place {
+            Place::Ready => {
+                self.table.topic_mut(&topic, now.mono).ready.insert((fire_ms, id));
+                self.effects.push(Effect::Ready(topic, 1));
+            }
+            Place::Held => {
+                self.table.topic_mut(&topic, now.mono).held.insert((fire_ms, id));
+            }
+            Place::Queued => {
+                self.queued.insert((fire_ms, id));
+            }
+            Place::Wheel | Place::InFlight | Place::AtRest => {}
+        }
+    }
+
+    /// Adds a new task.
+    pub(super) fn add(&mut self, task: Task, now: Now) {
+        let id = task.id;
+        self.table.topic_mut(&task.topic, now.mono).count_created(now.mono);
+        for alarm in alarms_of(&task, Place::Wheel).into_iter().flatten() {
+            self.wheels.set(alarm);
+        }
+        self.table.insert(task, Place::Wheel, now.mono);
+        self.dirty.insert(id);
+    }
+
+    fn forget(&mut self, id: TaskId, now: MonoMs) {
+        if let Some(entry) = self.table.remove(id, now) {
+            for alarm in alarms_of(&entry.task, entry.place).into_iter().flatten() {
+                self.wheels.unset(alarm);
+            }
+            self.dirty.insert(id);
+        }
+    }
+
+    pub(super) fn set_alarm(&mut self, alarm: Setting) {
+        self.wheels.set(alarm);
+    }
+
+    fn next_random(&mut self) -> f64 {
+        // splitmix64: spread is all that jitter needs.
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    // ---------------------------------------------------------------- time
+
+    /// Lets ring what has come due.
+    pub fn advance(&mut self, now: Now) {
+        let mut rung = Vec::new();
+        self.wheels.advance(now, self.options.alarms_per_step, &mut rung);
+        self.more = rung.len() >= self.options.alarms_per_step;
+        for (_, _, alarm) in rung {
+            match alarm {
+                Alarm::Due(id) => self.on_due(id, now),
+                Alarm::Overdue(id) => self.on_overdue(id, now),
+                Alarm::TotalTime(id) => {
+                    let _ = self.change(id, Event::TotalTimeOver, "shard", now);
+                }
+                Alarm::Expire(id) => self.forget(id, now.mono),
+                Alarm::Tombstone(hash) => self.notes.end_tombstone(hash, now),
+                Alarm::Answer(hash) => self.notes.end_answer(hash, now),
+            }
+        }
+        self.serve_queue(now);
+    }
+
+    fn on_due(&mut self, id: TaskId, now: Now) {
+        let Some(entry) = self.table.get(id) else { return };
+        if entry.place != Place::Wheel {
+            return;
+        }
+        let held = self.book.get(&entry.task.topic).is_held();
+        match entry.task.spec.action {
+            Action::Pull => self.stand(id, Place::Ready, now),
+            _ if held => self.stand(id, Place::Held, now),
+            Action::None => self.dispatch(id, now),
+            Action::Http(_) | Action::Handler { .. } if self.has_room() => self.dispatch(id, now),
+            Action::Http(_) | Action::Handler { .. } => self.stand(id, Place::Queued, now),
+        }
+    }
+
+    fn on_overdue(&mut self, id: TaskId, now: Now) {
+        let Some(task) = self.table.get(id).map(|entry| &entry.task) else { return };
+        if task.live.as_ref().is_some_and(|live| live.report_by <= now.mono) {
+            let token = task.token;
+            let _ = self.change(id, Event::Overdue { token }, "shard", now);
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.in_flight.len() < self.options.running_max && !self.draining
+    }
+
+    /// Hands out what waited for a slot, in due order.
+    fn serve_queue(&mut self, now: Now) {
+        while self.has_room() {
+            let Some((_, id)) = self.queued.first().copied() else { return };
+            let held = self
+                .table
+                .get(id)
+                .is_some_and(|entry| self.book.get(&entry.task.topic).is_held());
+            if held {
+                self.queued.pop_first();
+                self.stand(id, Place::Held, now);
+            } else {
+                self.dispatch(id, now);
+            }
+        }
+    }
+
+    fn dispatch(&mut self, id: TaskId, now: Now) {
+        let Some(task) = self.table.get(id).map(|entry| &entry.task) else { return };
+        let timeouts = task.spec.timeouts;
+        let report_by = [timeouts.attempt, timeouts.grace, REPORT_MARGIN]
+            .into_iter()
+            .fold(now.mono.after(task.next.remaining(now)), MonoMs::after);
+        let _ = self.change(id, Event::Due { report_by }, "shard", now);
+        if let Some(task) = self.table.get(id).map(|entry| &entry.task)
+            && task.state == State::Dispatched
+        {
+            self.effects.push(Effect::Arm(Armed {
+                fire_ms: task.next.fire_ms,
+                task: id,
+                token: task.token,
+            }));
+        }
+    }
+
+    /// Arms a committed attempt.
+    pub fn arm(&mut self, armed: Armed) {
+        match self.table.get(armed.task).map(|entry| entry.task.next.lane) {
+            Some(Lane::Wall) => self.armed_wall.insert(armed),
+            Some(Lane::Steady) => self.armed_steady.insert(armed),
+            None => false,
+        };
+    }
+
+    /// The armed attempts whose instant has come; they count as started from here on.
+    pub fn launch(&mut self, now: Now) -> Vec<Launch> {
+        if self.draining {
+            return Vec::new();
+        }
+        let mut due = Vec::new();
+        for (set, clock_ms) in [
+            (&mut self.armed_wall, now.wall.0),
+            (&mut self.armed_steady, now.steady.0),
+        ] {
+            while let Some(first) = set.first().copied().filter(|armed| armed.fire_ms <= clock_ms) {
+                set.pop_first();
+                due.push(first);
+            }
+        }
+        due.into_iter().filter_map(|armed| self.start(armed, now)).collect()
+    }
+
+    fn start(&mut self, armed: Armed, now: Now) -> Option<Launch> {
+        let task = &self.table.get(armed.task)?.task;
+        if task.token != armed.token || task.state != State::Dispatched {
+            return None;
+        }
+        self.change(armed.task, Event::Started, "shard", now)?.ok()?;
+        let task = &self.table.get(armed.task)?.task;
+        let attempt = task.spec.timeouts.attempt;
+        let total_left = task.total_until().map(|until| until.since(now.steady));
+        Some(Launch {
+            task: task.id,
+            topic: task.topic.clone(),
+            key: task.key.clone(),
+            generation: task.generation,
+            attempt: task.attempt,
+            token: task.token,
+            due_at: task.due.at,
+            time_left: total_left.map_or(attempt, |left| attempt.min(left)),
+            spec: Arc::clone(&task.spec),
+        })
+    }
+
+    /// Milliseconds until something is to be done; `None` when nothing is.
+    pub fn next_in_ms(&self, now: Now) -> Option<i64> {
+        if self.more {
+            return Some(0);
+        }
+        [
+            self.wheels.next_in_ms(now),
+            self.armed_wall.first().map(|armed| armed.fire_ms - now.wall.0),
+            self.armed_steady.first().map(|armed| armed.fire_ms - now.steady.0),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    // ---------------------------------------------------------------- topics, shutdown
+
+    /// Takes the topics as they are now. What a held topic had armed is handed back; what a topic that goes on
+    /// had held back comes due.
+    pub fn set_book(&mut self, book: Arc<TopicBook>, now: Now) {
+        if book.edition() < self.book.edition() {
+            return;
+        }
+        self.book = book;
+        let armed: Vec<Armed> = self.armed_wall.iter().chain(&self.armed_steady).copied().collect();
+        for armed in armed {
+            let topic = self.table.get(armed.task).map(|entry| entry.task.topic.clone());
+            if topic.is_some_and(|topic| self.book.get(&topic).is_held()) {
+                self.hand_back(armed.task, now);
+            }
+        }
+        let mut released = Vec::new();
+        let mut ready = Vec::new();
+        for (name, line) in self.table.topics_mut() {
+            if !self.book.get(name).is_held() {
+                released.extend(std::mem::take(&mut line.held).into_iter().map(|(_, id)| id));
+                ready.push(Effect::Ready(name.clone(), line.ready.len()));
+            }
+        }
+        for id in released {
+            let rung = self.table.change(id, now.mono, |entry| {
+                entry.place = Place::Wheel;
+                alarms_of(&entry.task, Place::Wheel)
+            });
+            for alarm in rung.into_iter().flatten().flatten() {
+                self.wheels.set(alarm);
+            }
+        }
+        self.effects.extend(ready.into_iter().filter(|effect| !matches!(effect, Effect::Ready(_, 0))));
+    }
+
+    /// Moves every waiting task of a topic by the time it was frozen.
+    pub fn thaw(&mut self, topic: &TopicName, thaw: crate::task::topic::Thaw, now: Now) {
+        for id in self.table.ids_of_topic(topic) {
+            let ended = self.table.get(id).is_none_or(|entry| entry.task.state.is_ended());
+            if !ended {
+                let event = Event::Thawed {
+                    thaw: thaw.number,
+                    held: thaw.held,
+                };
+                let _ = self.change(id, event, "topic", now);
+            }
+        }
+    }
+
+    fn hand_back(&mut self, id: TaskId, now: Now) {
+        self.armed_wall.retain(|armed| armed.task != id);
+        self.armed_steady.retain(|armed| armed.task != id);
+        let was_started = self.table.get(id).is_some_and(|entry| entry.task.state == State::Running);
+        let _ = self.change(id, Event::HandedBack { was_started }, "shutdown", now);
+    }
+
+    /// Begins the shutdown: nothing starts any more, and what has not started is handed back. Answers how many
+    /// attempts still run.
+    pub fn drain(&mut self, now: Now) -> usize {
+        self.draining = true;
+        for armed in self.armed_wall.iter().chain(&self.armed_steady).copied().collect::<Vec<_>>() {
+            self.hand_back(armed.task, now);
+        }
+        self.in_flight.len()
+    }
+
+    /// Ends the shutdown: what still runs is cut off and handed back.
+    pub fn give_up_running(&mut self, now: Now) {
+        for id in self.in_flight.iter().copied().collect::<Vec<_>>() {
+            self.hand_back(id, now);
+        }
+    }
+
+    /// Attempts that executors of ours run.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    // ---------------------------------------------------------------- answers
+
+    /// A task as it is shown.
+    pub fn view(&self, task: &Task, place: Place, now: Now) -> TaskView {
+        let held = self.book.get(&task.topic).is_held();
+        let due = task.next.is_reached(now);
+        let blocked_by = match (task.state, place) {
+            (State::Pending | State::Retrying, _) if due && held => Some("topic_paused"),
+            (State::Pending | State::Retrying, Place::Queued) => Some("executor_full"),
+            (State::Pending | State::Retrying, Place::Ready) => Some("no_worker"),
+            _ => None,
+        };
+        TaskView {
+            task: task.clone(),
+            blocked_by,
+            shard: self.id,
+            remaining_ms: if task.state.is_ended() { 0 } else { task.due.remaining(now).0 },
+        }
+    }
+
+    /// A task as it is shown, by id.
+    pub fn view_of(&self, id: TaskId, now: Now) -> Option<TaskView> {
+        let entry = self.table.get(id)?;
+        Some(self.view(&entry.task, entry.place, now))
+    }
+
+    /// One page of a list.
+    pub fn page(&self, ask: &PageAsk, now: Now) -> PagePart {
+        page(&self.table, ask, |task| {
+            let place = self.table.get(task.id).map_or(Place::AtRest, |entry| entry.place);
+            self.view(task, place, now)
+        })
+    }
+
+    /// Closes the step: what changed, as one batch, and what follows from it.
+    pub fn close(&mut self, steady: SteadyMs) -> Step {
+        let mut batch = Batch::new(steady);
+        for id in std::mem::take(&mut self.dirty) {
+            match self.table.get(id) {
+                Some(entry) => batch.put_task(&entry.task),
+                None => batch.remove_task(id),
+            }
+        }
+        self.notes.write_changes(&mut batch);
+        Step {
+            batch: (!batch.is_empty()).then_some(batch),
+            effects: std::mem::take(&mut self.effects),
+            more: self.more,
+        }
+    }
+}
+
+// Armed no earlier than a dispatch can have been committed for.
+const _: () = assert!(ARM_AHEAD.0 <= 20);

@@ -1,0 +1,118 @@
+//! Creating tasks: keys, what is done when one is taken, and cancels that came first.
+
+use std::sync::Arc;
+
+use crate::clock::{DurationMs, Now};
+use crate::ids::TaskId;
+use crate::shard::core::ShardCore;
+use crate::shard::query::TaskView;
+use crate::store::Tombstone;
+use crate::task::event::{Event, NewDue, Refusal};
+use crate::task::model::{State, Task};
+use crate::task::new_task::When;
+use crate::task::spec::{TaskKey, TaskSpec, TopicName};
+use crate::task::topic::OnExisting;
+
+/// A task to be created, with the topic's defaults filled in.
+#[derive(Clone, Debug)]
+pub struct Creation {
+    /// The id it gets if it is new. The same id again finds the task that it made.
+    pub id: TaskId,
+    /// Its topic.
+    pub topic: TopicName,
+    /// The caller's own id.
+    pub key: Option<TaskKey>,
+    /// What was asked for.
+    pub spec: Arc<TaskSpec>,
+    /// When; `None` is now.
+    pub when: Option<When>,
+    /// If a live task has the key.
+    pub on_existing: OnExisting,
+}
+
+/// What became of it.
+#[derive(Clone, Debug)]
+pub enum Created {
+    /// A new task.
+    New(Box<TaskView>),
+    /// The live task that has the key, as it is now.
+    Existing(Box<TaskView>),
+    /// A cancel had come first: the task is cancelled.
+    Cancelled(Box<TaskView>),
+    /// The key is taken.
+    Exists(TaskId),
+    /// The live task that has the key can't be changed now.
+    Refused(Refusal),
+}
+
+impl ShardCore {
+    /// Creates one task, or does with the live one of the same key what was asked for.
+    pub fn create(&mut self, new: Creation, by: &str, now: Now) -> Created {
+        if let Some(made) = self.view_of(new.id, now) {
+            return Created::New(Box::new(made));
+        }
+        let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
+        if let Some(key) = &new.key {
+            if let Some(live) = self.table.live(&new.topic, key) {
+                return self.meet_existing(live, &new, by, now);
+            }
+            if let Some(tombstone) = self.notes.tombstone(&new.topic, key, now) {
+                let reason = tombstone.reason.clone();
+                return self.create_cancelled(new, reason, by, now);
+            }
+        }
+        let id = new.id;
+        let mut task = Task::new(id, new.topic, new.key, new.spec, due, now, by);
+        task.thaw = self.book.get(&task.topic).thaw;
+        self.add(task, now);
+        Created::New(Box::new(self.view_of(id, now).expect("it was added above")))
+    }
+
+    fn meet_existing(&mut self, live: TaskId, new: &Creation, by: &str, now: Now) -> Created {
+        let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
+        let later = self.table.get(live).is_some_and(|entry| due.at > entry.task.next.at);
+        let event = match new.on_existing {
+            OnExisting::Reject => return Created::Exists(live),
+            OnExisting::Replace => Some(Event::Replace {
+                spec: Arc::clone(&new.spec),
+                due,
+            }),
+            OnExisting::Extend => Some(Event::Reschedule { due: NewDue::To(due) }),
+            OnExisting::KeepLater if later => Some(Event::Reschedule { due: NewDue::To(due) }),
+            OnExisting::Return | OnExisting::KeepLater => None,
+        };
+        if let Some(event) = event
+            && let Some(Err(refusal)) = self.change(live, event, by, now)
+        {
+            return Created::Refused(refusal);
+        }
+        Created::Existing(Box::new(self.view_of(live, now).expect("the key led to it")))
+    }
+
+    fn create_cancelled(&mut self, new: Creation, reason: String, by: &str, now: Now) -> Created {
+        let by_tombstone = "tombstone";
+        let earlier = new
+            .key
+            .as_ref()
+            .and_then(|key| self.table.latest(&new.topic, key))
+            .and_then(|id| self.table.get(id))
+            .filter(|entry| {
+                let last = entry.task.changes.kept.last();
+                entry.task.state == State::Cancelled && last.is_some_and(|last| last.by == by_tombstone)
+            })
+            .map(|entry| entry.task.id);
+        let id = earlier.unwrap_or(new.id);
+        if earlier.is_none() {
+            let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
+            self.add(Task::new(id, new.topic, new.key, new.spec, due, now, by), now);
+            let _ = self.change(id, Event::Cancel { reason }, by_tombstone, now);
+        }
+        Created::Cancelled(Box::new(self.view_of(id, now).expect("it is there or was added above")))
+    }
+
+    /// Lays a tombstone on a key that has no live task.
+    pub fn lay_tombstone(&mut self, tombstone: Tombstone) {
+        let alarm = self.notes.lay(tombstone);
+        self.set_alarm(alarm);
+    }
+}

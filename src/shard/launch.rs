@@ -1,0 +1,116 @@
+//! From an attempt that starts now to the order its executor gets: the body and headers of `HTTP push, on the
+//! wire`, and the attempt's deadline.
+
+use bytes::Bytes;
+use reqwest::Method;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+use uuid::Uuid;
+
+use crate::clock::Now;
+use crate::executor::{HandlerTask, HttpCall, RunAttempt, Work};
+use crate::shard::core::Launch;
+use crate::task::outcome::Failure;
+use crate::task::spec::{Action, HttpAction};
+
+/// What a receiver gets as JSON.
+#[derive(Serialize)]
+struct PushBody<'a> {
+    id: Uuid,
+    topic: &'a str,
+    key: Option<&'a str>,
+    stage: Option<&'a str>,
+    attempt: u32,
+    token: u64,
+    generation: u32,
+    due_at: String,
+    payload: Option<&'a RawValue>,
+}
+
+/// The order for an executor.
+pub fn attempt_of(launch: Launch, now: Now, cancel: CancellationToken) -> RunAttempt {
+    let work = match &launch.spec.action {
+        Action::Http(action) => match http_call(&launch, action, now) {
+            Some(call) => Work::Http(call),
+            None => unfit("the URL or method of this task can't be read"),
+        },
+        Action::Handler { name } => Work::Handler(HandlerTask {
+            handler: name.clone(),
+            id: launch.task,
+            topic: launch.topic.clone(),
+            key: launch.key.clone(),
+            generation: launch.generation,
+            attempt: launch.attempt,
+            due_at: launch.due_at,
+            payload: launch.spec.payload.clone(),
+            cancel: cancel.child_token(),
+        }),
+        Action::Pull | Action::None => unfit("this action is not run by an executor"),
+    };
+    RunAttempt {
+        task: launch.task,
+        token: launch.token,
+        deadline: now.mono.after(launch.time_left),
+        grace: launch.spec.timeouts.grace,
+        cancel,
+        work,
+    }
+}
+
+fn unfit(why: &str) -> Work {
+    Work::Unfit(Failure {
+        code: "protocol".to_owned(),
+        message: why.to_owned(),
+        retryable: false,
+        retry_after: None,
+    })
+}
+
+fn http_call(launch: &Launch, action: &HttpAction, now: Now) -> Option<HttpCall> {
+    let payload = launch
+        .spec
+        .payload
+        .as_ref()
+        .and_then(|json| serde_json::from_str::<&RawValue>(json.as_str()).ok());
+    let body = PushBody {
+        id: launch.task.uuid(),
+        topic: launch.topic.as_str(),
+        key: launch.key.as_ref().map(|key| key.as_str()),
+        stage: None,
+        attempt: launch.attempt.0,
+        token: launch.token.0,
+        generation: launch.generation,
+        due_at: launch.due_at.to_string(),
+        payload,
+    };
+    // A struct of texts and numbers always becomes JSON.
+    let body = serde_json::to_vec(&body).unwrap_or_default();
+    let mut headers = action.headers.clone();
+    let mut set = |name: &str, value: String| headers.push((name.to_owned(), value));
+    // The stage's place stays empty for a task without stages: the same id for every attempt of a generation.
+    set("webhook-id", format!("{}.{}.", launch.task, launch.generation));
+    set("webhook-timestamp", (now.wall.0.div_euclid(1000)).to_string());
+    set("duetime-attempt", launch.attempt.0.to_string());
+    set("duetime-deadline", now.wall.after(launch.time_left).to_string());
+    set("traceparent", traceparent(launch));
+    set("user-agent", format!("duetime/{}", env!("CARGO_PKG_VERSION")));
+    let typed = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    if !typed {
+        headers.push(("content-type".to_owned(), "application/json".to_owned()));
+    }
+    Some(HttpCall {
+        method: Method::from_bytes(action.method.as_bytes()).ok()?,
+        url: Url::parse(&action.url).ok()?,
+        headers,
+        body: Bytes::from(body),
+        expect_status: action.expect_status.clone(),
+    })
+}
+
+/// W3C trace context: the task is the trace, each attempt a span of it.
+fn traceparent(launch: &Launch) -> String {
+    let span = launch.token.0 ^ u64::from(launch.attempt.0).rotate_left(32) ^ launch.task.uuid().as_u128() as u64;
+    format!("00-{:032x}-{:016x}-01", launch.task.uuid().as_u128(), span.max(1))
+}

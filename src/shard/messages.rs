@@ -1,0 +1,464 @@
+//! What a shard is asked. Each question is a struct with one typed answer; the answer leaves the shard only when
+//! all it rests on is committed.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::clock::{DurationMs, Now};
+use crate::ids::{AttemptToken, TaskId};
+use crate::metrics::Quantiles;
+use crate::shard::core::ShardCore;
+use crate::shard::create::{Created, Creation};
+use crate::shard::lease::{Lease, expires_at};
+use crate::shard::notes::Resent;
+use crate::shard::query::{PageAsk, PagePart, TaskView};
+use crate::shard::table::Totals;
+use crate::store::Tombstone;
+use crate::task::event::{Applied, Event, Refusal};
+use crate::task::model::State;
+use crate::task::spec::{TaskKey, TopicName};
+use crate::task::topic::{Thaw, TopicBook};
+
+/// Something a shard can be asked.
+pub trait Question: Send + 'static {
+    /// What it answers.
+    type Answer: Send + 'static;
+
+    /// Works it out. Called on the shard's own thread, between commits.
+    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer;
+}
+
+/// A question on its way to a shard, with the way back.
+#[derive(Debug)]
+pub struct Ask<Q: Question> {
+    /// The question.
+    pub question: Q,
+    /// Dropped unanswered when the shard dies: the outcome is then unknown.
+    pub reply: oneshot::Sender<Q::Answer>,
+    /// The caller's place in the shard's queue, held until the answer even if the caller goes away.
+    pub permit: Option<OwnedSemaphorePermit>,
+}
+
+impl<Q: Question> actix::Message for Ask<Q> {
+    type Result = ();
+}
+
+/// A task, by either of its names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// By id.
+    Id(TaskId),
+    /// By the caller's own names: the live task, else the one that ended last.
+    Key(TopicName, TaskKey),
+}
+
+impl Target {
+    fn find(&self, core: &ShardCore) -> Option<TaskId> {
+        match self {
+            Self::Id(id) => core.table.get(*id).map(|entry| entry.task.id),
+            Self::Key(topic, key) => core.table.latest(topic, key),
+        }
+    }
+}
+
+/// Why a verb was not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VerbRefused {
+    /// There is no such task.
+    #[error("there is no such task")]
+    NotFound,
+    /// Its state or its present attempt does not allow it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A replay while its key is live again.
+    #[error("its key is held by the live task {0}")]
+    Exists(TaskId),
+}
+
+/// A verb that was done.
+#[derive(Clone, Debug)]
+pub struct VerbDone {
+    /// The task afterwards.
+    pub view: TaskView,
+    /// An attempt was running and is being stopped.
+    pub stopping: bool,
+}
+
+/// Creates one task.
+#[derive(Debug)]
+pub struct CreateTask {
+    /// The task.
+    pub creation: Creation,
+    /// Who asks.
+    pub by: String,
+}
+
+impl Question for CreateTask {
+    type Answer = Created;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Created {
+        core.create(self.creation, &self.by, now)
+    }
+}
+
+/// One operation of a batch.
+#[derive(Debug)]
+pub enum Op {
+    /// Create a task.
+    Create(Creation),
+    /// Let a verb happen to a task.
+    Verb(Target, Event),
+}
+
+/// What became of an operation.
+#[derive(Debug)]
+pub enum OpDone {
+    /// Of a create.
+    Created(Created),
+    /// Of a verb.
+    Verb(Result<VerbDone, VerbRefused>),
+}
+
+/// Applies many operations in order, all in one commit.
+#[derive(Debug)]
+pub struct RunOps {
+    /// The operations.
+    pub ops: Vec<Op>,
+    /// Who asks.
+    pub by: String,
+}
+
+impl Question for RunOps {
+    type Answer = Vec<OpDone>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Vec<OpDone> {
+        let by = &self.by;
+        let run = |op| match op {
+            Op::Create(creation) => OpDone::Created(core.create(creation, by, now)),
+            Op::Verb(target, event) => {
+                let by = by.clone();
+                OpDone::Verb(ApplyVerb { target, event, by }.put(core, now))
+            }
+        };
+        self.ops.into_iter().map(run).collect()
+    }
+}
+
+/// Lets a verb happen to a task.
+#[derive(Debug)]
+pub struct ApplyVerb {
+    /// To which.
+    pub target: Target,
+    /// What.
+    pub event: Event,
+    /// Who asks.
+    pub by: String,
+}
+
+impl Question for ApplyVerb {
+    type Answer = Result<VerbDone, VerbRefused>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
+        let id = self.target.find(core).ok_or(VerbRefused::NotFound)?;
+        let before = core.view_of(id, now).ok_or(VerbRefused::NotFound)?;
+        if let (Event::Replay, Some(key)) = (&self.event, &before.task.key)
+            && let Some(live) = core.table.live(&before.task.topic, key)
+            && live != id
+        {
+            return Err(VerbRefused::Exists(live));
+        }
+        // By key one speaks of what is live: a cancel that finds only a finished task came too late.
+        if let (Event::Cancel { .. }, Target::Key(..)) = (&self.event, &self.target)
+            && before.task.state == State::Succeeded
+        {
+            return Err(VerbRefused::Refused(Refusal::IllegalState {
+                state: State::Succeeded,
+                verb: "cancel",
+            }));
+        }
+        let applied = core
+            .change(id, self.event, &self.by, now)
+            .ok_or(VerbRefused::NotFound)??;
+        Ok(VerbDone {
+            view: core.view_of(id, now).unwrap_or(before),
+            stopping: matches!(applied, Applied::ChangedAndStop(_)),
+        })
+    }
+}
+
+/// Cancels the live task of a key or, when there is none, makes the cancel stand for a create still to come.
+#[derive(Debug)]
+pub struct CancelAhead {
+    /// The topic.
+    pub topic: TopicName,
+    /// The key.
+    pub key: TaskKey,
+    /// Why.
+    pub reason: String,
+    /// For how long a create will find itself cancelled.
+    pub tombstone_for: DurationMs,
+    /// Who asks.
+    pub by: String,
+}
+
+impl Question for CancelAhead {
+    /// `None` when no live task was found and a tombstone was laid.
+    type Answer = Result<Option<VerbDone>, VerbRefused>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
+        if core.table.live(&self.topic, &self.key).is_some() {
+            let verb = ApplyVerb {
+                target: Target::Key(self.topic, self.key),
+                event: Event::Cancel { reason: self.reason },
+                by: self.by,
+            };
+            return verb.put(core, now).map(Some);
+        }
+        core.lay_tombstone(Tombstone {
+            topic: self.topic,
+            key: self.key,
+            until: now.steady.after(self.tombstone_for),
+            reason: self.reason,
+        });
+        Ok(None)
+    }
+}
+
+/// Looks at one task.
+#[derive(Debug)]
+pub struct GetTask(pub Target);
+
+impl Question for GetTask {
+    type Answer = Option<TaskView>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Option<TaskView> {
+        let id = self.0.find(core)?;
+        core.view_of(id, now)
+    }
+}
+
+/// One page of a list.
+#[derive(Debug)]
+pub struct ListTasks(pub Arc<PageAsk>);
+
+impl Question for ListTasks {
+    type Answer = PagePart;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> PagePart {
+        core.page(&self.0, now)
+    }
+}
+
+/// Leases due pull tasks.
+#[derive(Debug)]
+pub struct LeaseTasks {
+    /// Of these topics.
+    pub topics: Arc<[TopicName]>,
+    /// At most this many.
+    pub max: usize,
+    /// For so long.
+    pub lease: DurationMs,
+    /// To this worker.
+    pub worker: String,
+}
+
+impl Question for LeaseTasks {
+    type Answer = Vec<Lease>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Vec<Lease> {
+        core.lease(&self.topics, self.max, self.lease, &self.worker, now)
+    }
+}
+
+/// Keeps a lease.
+#[derive(Debug)]
+pub struct KeepLease {
+    /// The task.
+    pub task: TaskId,
+    /// The lease's token.
+    pub token: AttemptToken,
+}
+
+impl Question for KeepLease {
+    /// When the lease ends now.
+    type Answer = Result<crate::clock::WallMs, VerbRefused>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
+        let event = Event::Heartbeat { token: self.token };
+        core.change(self.task, event, "worker", now)
+            .ok_or(VerbRefused::NotFound)??;
+        let view = core.view_of(self.task, now).ok_or(VerbRefused::NotFound)?;
+        Ok(expires_at(&view, now))
+    }
+}
+
+/// An executor's or worker's answer for an attempt.
+#[derive(Debug)]
+pub struct FinishAttempt {
+    /// The task.
+    pub task: TaskId,
+    /// `Finished` or `Snoozed`.
+    pub event: Event,
+    /// Who says so.
+    pub by: String,
+}
+
+impl Question for FinishAttempt {
+    type Answer = Result<TaskView, VerbRefused>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
+        core.change(self.task, self.event, &self.by, now)
+            .ok_or(VerbRefused::NotFound)??;
+        core.view_of(self.task, now).ok_or(VerbRefused::NotFound)
+    }
+}
+
+/// Is this request a re-sent one?
+#[derive(Debug)]
+pub struct AskResent {
+    /// Hash of the key.
+    pub key: u128,
+    /// Hash of the body.
+    pub body: u128,
+}
+
+impl Question for AskResent {
+    type Answer = Resent;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Resent {
+        let (resent, alarm) = core.notes.ask(self.key, self.body, now);
+        if let Some(alarm) = alarm {
+            core.set_alarm(alarm);
+        }
+        resent
+    }
+}
+
+/// Keeps the answer of a request for when it is re-sent.
+#[derive(Debug)]
+pub struct KeepAnswer {
+    /// Hash of the key.
+    pub key: u128,
+    /// The status.
+    pub status: u16,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Question for KeepAnswer {
+    type Answer = ();
+
+    fn put(self, core: &mut ShardCore, _: Now) {
+        core.notes.answered(self.key, self.status, self.body);
+    }
+}
+
+/// Takes the topics as they are now.
+#[derive(Debug)]
+pub struct SetBook(pub Arc<TopicBook>);
+
+impl Question for SetBook {
+    type Answer = ();
+
+    fn put(self, core: &mut ShardCore, now: Now) {
+        core.set_book(self.0, now);
+    }
+}
+
+/// Moves a topic's waiting tasks by the time it was frozen.
+#[derive(Debug)]
+pub struct ThawTopic {
+    /// The topic.
+    pub topic: TopicName,
+    /// Which thaw, and how long it was held.
+    pub thaw: Thaw,
+}
+
+impl Question for ThawTopic {
+    type Answer = ();
+
+    fn put(self, core: &mut ShardCore, now: Now) {
+        core.thaw(&self.topic, self.thaw, now);
+    }
+}
+
+/// Begins or ends the shutdown of a shard's work.
+#[derive(Debug)]
+pub struct Drain {
+    /// Cut off what still runs.
+    pub give_up: bool,
+}
+
+impl Question for Drain {
+    /// How many attempts still run.
+    type Answer = usize;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> usize {
+        let running = core.drain(now);
+        if self.give_up {
+            core.give_up_running(now);
+        }
+        running
+    }
+}
+
+/// What a shard counts.
+#[derive(Debug)]
+pub struct CountTasks;
+
+/// Counts of one topic in one shard.
+#[derive(Clone, Debug, Default)]
+pub struct TopicCounts {
+    /// Tasks by state, in the order of [`State::ALL`].
+    pub states: [u64; State::ALL.len()],
+    /// How late attempts started.
+    pub lateness: Quantiles,
+    /// Creates per second, over the last minute.
+    pub created_per_s: f64,
+    /// Starts per second, over the last minute.
+    pub started_per_s: f64,
+    /// Ends per second, over the last minute.
+    pub ended_per_s: f64,
+    /// Since the shard's start.
+    pub totals: Totals,
+}
+
+/// Counts of one shard.
+#[derive(Clone, Debug, Default)]
+pub struct ShardCounts {
+    /// By topic.
+    pub topics: Vec<(TopicName, TopicCounts)>,
+    /// All tasks.
+    pub tasks: usize,
+    /// Attempts that run.
+    pub in_flight: usize,
+}
+
+impl Question for CountTasks {
+    type Answer = ShardCounts;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> ShardCounts {
+        let topics = core
+            .table
+            .topics_mut()
+            .map(|(name, line)| {
+                let counts = TopicCounts {
+                    states: line.counts,
+                    lateness: line.lateness.clone(),
+                    created_per_s: line.created.per_second(now.mono),
+                    started_per_s: line.started.per_second(now.mono),
+                    ended_per_s: line.ended.per_second(now.mono),
+                    totals: line.totals,
+                };
+                (name.clone(), counts)
+            })
+            .collect();
+        ShardCounts {
+            topics,
+            tasks: core.table.len(),
+            in_flight: core.in_flight(),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! A shard owns a slice of all tasks: it keeps them, wakes them, and is the only one that changes them.
+//!
+//! ```text
+//!   router ──▶ actor ──▶ core ──▶ task::transition        what is asked, or rings
+//!               │  ▲      └─▶ place (wheels)  table  notes
+//!               ▼  │
+//!            committer ──▶ store                          what is written, before anything is done
+//!               │
+//!               └─▶ launch ──▶ executors                  what is started
+//! ```
+//!
+//! [`core`] is pure: no actix, no store, no clock. [`actor`] is the thin shell around it. Other floors reach a
+//! shard through [`router`] with one of the questions of [`messages`].
+
+pub mod actor;
+pub mod committer;
+pub mod core;
+pub mod create;
+pub mod launch;
+pub mod lease;
+pub mod messages;
+pub mod notes;
+pub mod place;
+pub mod query;
+pub mod router;
+pub mod table;
+pub mod wakes;

@@ -1,0 +1,152 @@
+//! Where a live task stands inside its shard, and which alarms are set for it.
+//!
+//! Each live task stands in exactly one [`Place`]. Its alarms follow from task and place alone
+//! ([`alarms_of`]), so after any change the shard compares before and after, and moves only what differs.
+
+use crate::clock::DurationMs;
+use crate::ids::TaskId;
+use crate::task::model::{Lane, State, Task};
+use crate::wheel::Wheel;
+
+/// How long before its instant a push or handler is written as dispatched, so that the sync makes nothing late.
+pub const ARM_AHEAD: DurationMs = DurationMs(20);
+
+/// The one place of a task in its shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In the wheel, until its next due time.
+    Wheel,
+    /// Due, for a worker to lease.
+    Ready,
+    /// Due, waiting for an executor's slot.
+    Queued,
+    /// Due, while its topic is held.
+    Held,
+    /// An attempt is out.
+    InFlight,
+    /// Paused or ended: nothing happens by itself but the end of its retention.
+    AtRest,
+}
+
+/// The clock an alarm follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AlarmClock {
+    /// The wall clock.
+    Wall,
+    /// Steady time.
+    Steady,
+    /// The monotonic clock.
+    Mono,
+}
+
+/// What an alarm is about. The order is the order in which alarms of the same millisecond are served.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Alarm {
+    /// The task is due, or nearly so.
+    Due(TaskId),
+    /// The attempt that is out has not answered.
+    Overdue(TaskId),
+    /// The total time of the task is over.
+    TotalTime(TaskId),
+    /// The task's record may go.
+    Expire(TaskId),
+    /// A tombstone ends.
+    Tombstone([u8; 16]),
+    /// A kept answer may go.
+    Answer([u8; 16]),
+}
+
+/// An alarm with its time.
+pub type Setting = (AlarmClock, i64, Alarm);
+
+/// The alarms that a task needs where it stands.
+pub fn alarms_of(task: &Task, place: Place) -> [Option<Setting>; 2] {
+    let main = match place {
+        Place::Wheel => {
+            let (clock, ahead) = (
+                match task.next.lane {
+                    Lane::Wall => AlarmClock::Wall,
+                    Lane::Steady => AlarmClock::Steady,
+                },
+                if task.spec.action.is_dispatched() { ARM_AHEAD.0 as i64 } else { 0 },
+            );
+            Some((clock, task.next.fire_ms.saturating_sub(ahead), Alarm::Due(task.id)))
+        }
+        Place::InFlight => task
+            .live
+            .as_ref()
+            .map(|live| (AlarmClock::Mono, live.report_by.0, Alarm::Overdue(task.id))),
+        Place::AtRest => task
+            .expires
+            .map(|at| (AlarmClock::Steady, at.0, Alarm::Expire(task.id))),
+        Place::Ready | Place::Queued | Place::Held => None,
+    };
+    let counts = !task.state.is_ended() && task.state != State::Paused;
+    let total = task
+        .total_until()
+        .filter(|_| counts)
+        .map(|at| (AlarmClock::Steady, at.0, Alarm::TotalTime(task.id)));
+    [main, total]
+}
+
+/// One wheel per clock.
+#[derive(Debug)]
+pub struct Wheels {
+    wall: Wheel<Alarm>,
+    steady: Wheel<Alarm>,
+    mono: Wheel<Alarm>,
+}
+
+impl Wheels {
+    /// Three empty wheels that stand at `now`.
+    pub fn new(now: crate::clock::Now) -> Self {
+        Self {
+            wall: Wheel::new(now.wall.0),
+            steady: Wheel::new(now.steady.0),
+            mono: Wheel::new(now.mono.0),
+        }
+    }
+
+    fn of(&mut self, clock: AlarmClock) -> &mut Wheel<Alarm> {
+        match clock {
+            AlarmClock::Wall => &mut self.wall,
+            AlarmClock::Steady => &mut self.steady,
+            AlarmClock::Mono => &mut self.mono,
+        }
+    }
+
+    /// Sets an alarm.
+    pub fn set(&mut self, (clock, at, alarm): Setting) {
+        self.of(clock).insert(at, alarm);
+    }
+
+    /// Takes an alarm back.
+    pub fn unset(&mut self, (clock, at, alarm): Setting) {
+        self.of(clock).remove(at, alarm);
+    }
+
+    /// Pops what has come due on any clock, at most `max` per clock, earliest first per clock.
+    pub fn advance(&mut self, now: crate::clock::Now, max: usize, out: &mut Vec<Setting>) {
+        let mut due = Vec::new();
+        for (clock, to) in [
+            (AlarmClock::Mono, now.mono.0),
+            (AlarmClock::Wall, now.wall.0),
+            (AlarmClock::Steady, now.steady.0),
+        ] {
+            self.of(clock).advance(to, max, &mut due);
+            out.extend(due.drain(..).map(|(at, alarm)| (clock, at, alarm)));
+        }
+    }
+
+    /// Milliseconds until the next alarm may ring; `None` when none is set.
+    pub fn next_in_ms(&self, now: crate::clock::Now) -> Option<i64> {
+        [
+            self.wall.next_due_ms().map(|at| at.saturating_sub(now.wall.0)),
+            self.steady.next_due_ms().map(|at| at.saturating_sub(now.steady.0)),
+            self.mono.next_due_ms().map(|at| at.saturating_sub(now.mono.0)),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+}

@@ -1,0 +1,291 @@
+//! All tasks of a shard, and the orders in which they are looked for: by key, by due time, by end, by topic.
+//!
+//! This is the plain form: whole tasks in memory. The table keeps its indexes in step by itself; whoever changes
+//! a task does it through [`TaskTable::change`].
+
+use std::collections::{BTreeSet, HashMap};
+
+use xxhash_rust::xxh3::Xxh3Builder;
+
+use crate::clock::{MonoMs, WallMs};
+use crate::ids::TaskId;
+use crate::metrics::{Quantiles, Rate};
+use crate::shard::place::Place;
+use crate::task::model::{State, Task};
+use crate::task::spec::{TaskKey, TopicName};
+
+/// A task and its place.
+#[derive(Debug)]
+pub struct Entry {
+    /// The task.
+    pub task: Task,
+    /// Where it stands.
+    pub place: Place,
+}
+
+/// Who has a key: at most one live task, and the latest that ended.
+#[derive(Clone, Copy, Default, Debug)]
+struct KeyHolders {
+    live: Option<TaskId>,
+    ended: Option<(WallMs, TaskId)>,
+}
+
+/// Counts that only grow.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// Created tasks.
+    pub created: u64,
+    /// Started attempts.
+    pub started: u64,
+    /// Tasks that ended as succeeded.
+    pub succeeded: u64,
+    /// Tasks that ended as dead.
+    pub dead: u64,
+    /// Tasks that ended as cancelled.
+    pub cancelled: u64,
+}
+
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, more: Self) {
+        self.created += more.created;
+        self.started += more.started;
+        self.succeeded += more.succeeded;
+        self.dead += more.dead;
+        self.cancelled += more.cancelled;
+    }
+}
+
+/// What a shard knows of one topic.
+#[derive(Debug)]
+pub struct TopicLine {
+    /// Tasks by state, in the order of [`State::ALL`].
+    pub counts: [u64; State::ALL.len()],
+    /// How late attempts started.
+    pub lateness: Quantiles,
+    /// Creates.
+    pub created: Rate,
+    /// Started attempts.
+    pub started: Rate,
+    /// Ends.
+    pub ended: Rate,
+    /// What has happened in this topic since the shard's start.
+    pub totals: Totals,
+    by_due: BTreeSet<(WallMs, TaskId)>,
+    /// Due pull tasks, by firing time.
+    pub ready: BTreeSet<(i64, TaskId)>,
+    /// Due tasks that the topic's pause holds back.
+    pub held: BTreeSet<(i64, TaskId)>,
+}
+
+impl TopicLine {
+    fn new(now: MonoMs) -> Self {
+        Self {
+            counts: [0; State::ALL.len()],
+            lateness: Quantiles::default(),
+            created: Rate::new(now),
+            started: Rate::new(now),
+            ended: Rate::new(now),
+            totals: Totals::default(),
+            by_due: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            held: BTreeSet::new(),
+        }
+    }
+}
+
+impl TopicLine {
+    /// A task was created.
+    pub fn count_created(&mut self, now: MonoMs) {
+        self.created.add(1, now);
+        self.totals.created += 1;
+    }
+
+    /// An attempt started, so much later than its time.
+    pub fn count_started(&mut self, lateness_ms: i64, now: MonoMs) {
+        self.started.add(1, now);
+        self.totals.started += 1;
+        self.lateness.add(lateness_ms);
+    }
+
+    /// A task ended in this state.
+    pub fn count_ended(&mut self, state: State, now: MonoMs) {
+        self.ended.add(1, now);
+        match state {
+            State::Succeeded => self.totals.succeeded += 1,
+            State::Dead => self.totals.dead += 1,
+            _ => self.totals.cancelled += 1,
+        }
+    }
+}
+
+type Hashed<K, V> = HashMap<K, V, Xxh3Builder>;
+
+/// The tasks of a shard.
+#[derive(Debug, Default)]
+pub struct TaskTable {
+    tasks: Hashed<TaskId, Entry>,
+    keys: Hashed<(TopicName, TaskKey), KeyHolders>,
+    topics: Hashed<TopicName, TopicLine>,
+    by_due: BTreeSet<(WallMs, TaskId)>,
+    by_end: BTreeSet<(WallMs, TaskId)>,
+}
+
+/// What the indexes know of a task.
+#[derive(Clone, Copy, PartialEq)]
+struct Indexed {
+    state: State,
+    due: WallMs,
+    ended: Option<WallMs>,
+}
+
+impl Indexed {
+    fn of(task: &Task) -> Self {
+        Self {
+            state: task.state,
+            due: task.due.at,
+            ended: task.ended_at,
+        }
+    }
+}
+
+impl TaskTable {
+    /// How many tasks there are.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// One entry.
+    pub fn get(&self, id: TaskId) -> Option<&Entry> {
+        self.tasks.get(&id)
+    }
+
+    /// The live task with this key.
+    pub fn live(&self, topic: &TopicName, key: &TaskKey) -> Option<TaskId> {
+        self.holders(topic, key).live
+    }
+
+    /// The live task with this key, else the one that ended last.
+    pub fn latest(&self, topic: &TopicName, key: &TaskKey) -> Option<TaskId> {
+        let holders = self.holders(topic, key);
+        holders.live.or(holders.ended.map(|(_, id)| id))
+    }
+
+    fn holders(&self, topic: &TopicName, key: &TaskKey) -> KeyHolders {
+        self.keys
+            .get(&(topic.clone(), key.clone()))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// What is known of a topic.
+    pub fn topic(&self, name: &TopicName) -> Option<&TopicLine> {
+        self.topics.get(name)
+    }
+
+    /// What is known of a topic; a line for it begins here.
+    pub fn topic_mut(&mut self, name: &TopicName, now: MonoMs) -> &mut TopicLine {
+        if !self.topics.contains_key(name) {
+            self.topics.insert(name.clone(), TopicLine::new(now));
+        }
+        self.topics.get_mut(name).expect("the line was made above")
+    }
+
+    /// All topics, in no order.
+    pub fn topics_mut(&mut self) -> impl Iterator<Item = (&TopicName, &mut TopicLine)> {
+        self.topics.iter_mut()
+    }
+
+    /// Adds a task.
+    pub fn insert(&mut self, task: Task, place: Place, now: MonoMs) {
+        let id = task.id;
+        let indexed = Indexed::of(&task);
+        let (topic, key) = (task.topic.clone(), task.key.clone());
+        self.tasks.insert(id, Entry { task, place });
+        self.index(id, &topic, key.as_ref(), indexed, now);
+    }
+
+    /// Changes a task and brings the indexes in step; `None` when there is no such task.
+    pub fn change<R>(&mut self, id: TaskId, now: MonoMs, f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let entry = self.tasks.get_mut(&id)?;
+        let before = Indexed::of(&entry.task);
+        let answer = f(entry);
+        let after = Indexed::of(&entry.task);
+        if before != after {
+            let (topic, key) = (entry.task.topic.clone(), entry.task.key.clone());
+            self.unindex(id, &topic, key.as_ref(), before, now);
+            self.index(id, &topic, key.as_ref(), after, now);
+        }
+        Some(answer)
+    }
+
+    /// Takes a task out.
+    pub fn remove(&mut self, id: TaskId, now: MonoMs) -> Option<Entry> {
+        let entry = self.tasks.remove(&id)?;
+        let task = &entry.task;
+        self.unindex(id, &task.topic, task.key.as_ref(), Indexed::of(task), now);
+        Some(entry)
+    }
+
+    fn index(&mut self, id: TaskId, topic: &TopicName, key: Option<&TaskKey>, is: Indexed, now: MonoMs) {
+        self.by_due.insert((is.due, id));
+        if let Some(ended) = is.ended {
+            self.by_end.insert((ended, id));
+        }
+        if let Some(key) = key {
+            let holders = self.keys.entry((topic.clone(), key.clone())).or_default();
+            match is.ended {
+                Some(at) => holders.ended = holders.ended.max(Some((at, id))),
+                None => holders.live = Some(id),
+            }
+        }
+        let line = self.topic_mut(topic, now);
+        line.by_due.insert((is.due, id));
+        line.counts[is.state.index()] += 1;
+    }
+
+    fn unindex(&mut self, id: TaskId, topic: &TopicName, key: Option<&TaskKey>, was: Indexed, now: MonoMs) {
+        self.by_due.remove(&(was.due, id));
+        if let Some(ended) = was.ended {
+            self.by_end.remove(&(ended, id));
+        }
+        if let Some(key) = key {
+            let named = (topic.clone(), key.clone());
+            if let Some(holders) = self.keys.get_mut(&named) {
+                holders.live = holders.live.filter(|live| *live != id);
+                holders.ended = holders.ended.filter(|(_, ended)| *ended != id);
+                if holders.live.is_none() && holders.ended.is_none() {
+                    self.keys.remove(&named);
+                }
+            }
+        }
+        let line = self.topic_mut(topic, now);
+        line.by_due.remove(&(was.due, id));
+        line.counts[was.state.index()] -= 1;
+    }
+
+    /// Ids by due time, of one topic or of all.
+    pub fn ids_by_due(&self, topic: Option<&TopicName>) -> Option<&BTreeSet<(WallMs, TaskId)>> {
+        match topic {
+            Some(name) => self.topics.get(name).map(|line| &line.by_due),
+            None => Some(&self.by_due),
+        }
+    }
+
+    /// Ids of ended tasks, by their end.
+    pub fn ids_by_end(&self) -> &BTreeSet<(WallMs, TaskId)> {
+        &self.by_end
+    }
+
+    /// All ids of a topic, by due time.
+    pub fn ids_of_topic(&self, name: &TopicName) -> Vec<TaskId> {
+        self.topics
+            .get(name)
+            .map(|line| line.by_due.iter().map(|(_, id)| *id).collect())
+            .unwrap_or_default()
+    }
+}

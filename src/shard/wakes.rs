@@ -1,0 +1,70 @@
+//! When each shard next needs a tick: written by shards, read by the scheduler.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use tokio::sync::Notify;
+
+use crate::clock::MonoMs;
+use crate::ids::ShardId;
+
+/// One wake-up time per shard, and a bell for a time that comes before the one that is slept to.
+#[derive(Debug)]
+pub struct WakeBoard {
+    at: Vec<AtomicI64>,
+    sleeping_until: AtomicI64,
+    bell: Notify,
+}
+
+impl WakeBoard {
+    /// A board on which every shard wants a tick at once.
+    pub fn new(shards: u16) -> Self {
+        Self {
+            at: (0..shards).map(|_| AtomicI64::new(i64::MIN)).collect(),
+            sleeping_until: AtomicI64::new(i64::MAX),
+            bell: Notify::new(),
+        }
+    }
+
+    /// A shard says when it next needs a tick.
+    pub fn set(&self, shard: ShardId, at: MonoMs) {
+        self.at[usize::from(shard.0)].store(at.0, Ordering::Release);
+        if at.0 < self.sleeping_until.load(Ordering::Acquire) {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Takes a shard's time if it has come; the shard says a new one after the tick.
+    pub fn take_due(&self, shard: ShardId, now: MonoMs) -> bool {
+        let slot = &self.at[usize::from(shard.0)];
+        let at = slot.load(Ordering::Acquire);
+        at <= now.0
+            && slot
+                .compare_exchange(at, i64::MAX, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+    }
+
+    /// The earliest time that any shard wants.
+    pub fn earliest(&self) -> MonoMs {
+        MonoMs(self.at.iter().map(|at| at.load(Ordering::Acquire)).min().unwrap_or(i64::MAX))
+    }
+
+    /// The scheduler says until when it sleeps; an earlier time set from here on rings the bell.
+    pub fn sleep_until(&self, at: MonoMs) {
+        self.sleeping_until.store(at.0, Ordering::Release);
+    }
+
+    /// Rings the bell.
+    pub fn ring(&self) {
+        self.bell.notify_one();
+    }
+
+    /// Waits for the bell.
+    pub async fn rung(&self) {
+        self.bell.notified().await;
+    }
+
+    /// Which shards there are.
+    pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
+        (0..self.at.len() as u16).map(ShardId)
+    }
+}

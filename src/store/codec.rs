@@ -1,0 +1,543 @@
+//! How records become bytes and back. The one module that knows bincode.
+//!
+//! ```text
+//!  value   version 1 │ crc32 4 │ body …            the body is a record of `record.rs`, in bincode
+//!                      └ over the record's key, the version and the body
+//!  batch   version 1 │ steady 8 │ change │ change │ …
+//!  change  kind 1 │ id 16 │ length 4 │ value …     kind with its top bit set: removed, no value
+//! ```
+//!
+//! The key is part of the sum, so a value that turns up under another key, like one with a flipped bit or a
+//! missing end, reads as [`Damaged`] and never as something else. The sum is checked before anything is decoded,
+//! and decoding is limited in size besides.
+//!
+//! A [`Batch`] is one buffer that grows: a task is written into it once, and the same bytes go to the journal,
+//! stand in the memtable (as slices of that buffer) and end in the wheel. This is the create path's hot spot.
+//! Limits: [`RECORD_BYTES_MAX`] for one value; the stores refuse more.
+
+mod record;
+
+use bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
+use bincode::{BorrowDecode, Encode};
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_128;
+
+use self::record::{CheckpointRecordV1, KeptAnswerRecordV1, TaskRecordV1, TombstoneRecordV1};
+use crate::clock::SteadyMs;
+use crate::ids::TaskId;
+use crate::store::{KeptAnswer, Note, RecordKey, Tombstone};
+use crate::task::Task;
+use crate::task::spec::{TaskKey, TopicName};
+
+/// Largest value, in bytes: payload, facts, result and a full history come to about one third of it.
+pub const RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// A stored form that changes gets the next number, a record struct of its own and a golden test.
+const VALUE_VERSION: u8 = 1;
+const BATCH_VERSION: u8 = 1;
+
+const VALUE_HEADER_BYTES: usize = 5;
+const BATCH_HEADER_BYTES: usize = 9;
+const REMOVED: u8 = 0x80;
+
+/// Decoded records are larger than their bytes: short strings become slices, numbers get their full width.
+const DECODED_BYTES_MAX: usize = 16 * RECORD_BYTES_MAX;
+const CONFIG: Configuration<LittleEndian, Varint, Limit<DECODED_BYTES_MAX>> =
+    standard().with_limit::<DECODED_BYTES_MAX>();
+
+/// Bytes that are not what was written. Says why; the caller knows where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Damaged(String);
+
+impl Damaged {
+    fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
+
+/// A record key as it stands in stores: its kind and 16 bytes, big-endian, so that it sorts like the key.
+pub type KeyBytes = [u8; 17];
+
+impl RecordKey {
+    /// The key of the tombstone of a topic and key.
+    pub fn tombstone(topic: &TopicName, key: &TaskKey) -> Self {
+        // Names have no control characters, so the zero keeps `a, bc` and `ab, c` apart.
+        let text = [topic.as_str().as_bytes(), &[0], key.as_str().as_bytes()].concat();
+        Self::Tombstone(xxh3_128(&text))
+    }
+
+    /// The key as bytes.
+    pub fn to_bytes(self) -> KeyBytes {
+        let (kind, id) = match self {
+            Self::Task(id) => (1, id.to_bytes()),
+            Self::Tombstone(hash) => (2, hash.to_be_bytes()),
+            Self::Answer(hash) => (3, hash.to_be_bytes()),
+        };
+        let mut bytes = [kind; 17];
+        bytes[1..].copy_from_slice(&id);
+        bytes
+    }
+
+    /// The reverse of [`RecordKey::to_bytes`]; `None` for a kind that is not known.
+    pub fn from_bytes(bytes: KeyBytes) -> Option<Self> {
+        let [kind, id @ ..] = bytes;
+        match kind {
+            1 => Some(Self::Task(TaskId::from_bytes(id))),
+            2 => Some(Self::Tombstone(u128::from_be_bytes(id))),
+            3 => Some(Self::Answer(u128::from_be_bytes(id))),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for RecordKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Task(id) => write!(f, "task {id}"),
+            Self::Tombstone(hash) => write!(f, "tombstone {hash:032x}"),
+            Self::Answer(hash) => write!(f, "kept answer {hash:032x}"),
+        }
+    }
+}
+
+/// Changes that are committed together, in order, and the steady time at which they were made.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Batch {
+    buffer: Vec<u8>,
+    changes: usize,
+    largest: usize,
+}
+
+impl Batch {
+    /// An empty batch of that time.
+    pub fn new(steady: SteadyMs) -> Self {
+        let mut buffer = vec![BATCH_VERSION];
+        buffer.extend_from_slice(&steady.0.to_le_bytes());
+        Self {
+            buffer,
+            changes: 0,
+            largest: 0,
+        }
+    }
+
+    /// Writes a task, new or changed.
+    pub fn put_task(&mut self, task: &Task) {
+        self.put(RecordKey::Task(task.id), &TaskRecordV1::from(task));
+    }
+
+    /// Forgets a task.
+    pub fn remove_task(&mut self, id: TaskId) {
+        self.remove(RecordKey::Task(id));
+    }
+
+    /// Writes a tombstone.
+    pub fn put_tombstone(&mut self, tombstone: &Tombstone) {
+        let key = RecordKey::tombstone(&tombstone.topic, &tombstone.key);
+        self.put(key, &TombstoneRecordV1::from(tombstone));
+    }
+
+    /// Forgets a tombstone.
+    pub fn remove_tombstone(&mut self, topic: &TopicName, key: &TaskKey) {
+        self.remove(RecordKey::tombstone(topic, key));
+    }
+
+    /// Writes a kept answer.
+    pub fn put_answer(&mut self, kept: &KeptAnswer) {
+        self.put(RecordKey::Answer(kept.key), &KeptAnswerRecordV1::from(kept));
+    }
+
+    /// Forgets a kept answer.
+    pub fn remove_answer(&mut self, key: u128) {
+        self.remove(RecordKey::Answer(key));
+    }
+
+    /// The steady time it was made at.
+    pub fn steady(&self) -> SteadyMs {
+        let mut mark = [0; 8];
+        mark.copy_from_slice(&self.buffer[1..BATCH_HEADER_BYTES]);
+        SteadyMs(i64::from_le_bytes(mark))
+    }
+
+    /// How many changes it holds.
+    pub fn len(&self) -> usize {
+        self.changes
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.changes == 0
+    }
+
+    /// Its size as a journal's payload, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The batch as a journal's payload.
+    pub fn encode(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// The reverse of [`Batch::encode`].
+    ///
+    /// # Errors
+    /// When the payload is not a row of whole changes, or of a format that is not known. The values' own sums are
+    /// checked when they are read.
+    pub fn decode(payload: Vec<u8>) -> Result<Self, Damaged> {
+        match payload.first() {
+            Some(&BATCH_VERSION) if payload.len() >= BATCH_HEADER_BYTES => {}
+            Some(&BATCH_VERSION) | None => return Err(Damaged::new("a batch that is cut short")),
+            Some(version) => return Err(Damaged::new(format!("a batch of the unknown format {version}"))),
+        }
+        let (mut changes, mut largest) = (0, 0);
+        let mut at = BATCH_HEADER_BYTES;
+        while at < payload.len() {
+            let change = Change::read(&payload, at).ok_or_else(|| Damaged::new("a batch that is cut short"))?;
+            changes += 1;
+            largest = largest.max(change.value.map_or(0, |range| range.len()));
+            at = change.end;
+        }
+        Ok(Self {
+            buffer: payload,
+            changes,
+            largest,
+        })
+    }
+
+    /// The size of its largest value, in bytes.
+    pub fn largest(&self) -> usize {
+        self.largest
+    }
+
+    /// The changes in order: a value to stand under the key, or `None` where it is removed.
+    pub fn changes(&self) -> impl Iterator<Item = (RecordKey, Option<&[u8]>)> {
+        walk(&self.buffer).map(|change| (change.key, change.value.map(|range| &self.buffer[range])))
+    }
+
+    /// The same, as slices that share the batch's buffer.
+    pub fn into_changes(self) -> impl Iterator<Item = (RecordKey, Option<Bytes>)> {
+        let buffer = Bytes::from(self.buffer);
+        let whole = buffer.clone();
+        let mut at = BATCH_HEADER_BYTES;
+        std::iter::from_fn(move || {
+            let change = Change::read(&whole, at)?;
+            at = change.end;
+            Some((change.key, change.value))
+        })
+        .map(move |(key, value)| (key, value.map(|range| buffer.slice(range))))
+    }
+
+    fn put(&mut self, key: RecordKey, record: &impl Encode) {
+        self.buffer.extend_from_slice(&key.to_bytes());
+        let length_at = self.buffer.len();
+        self.buffer.extend_from_slice(&[0; 4]);
+        encode_value(&mut self.buffer, &key.to_bytes(), record);
+        let length = self.buffer.len() - length_at - 4;
+        self.buffer[length_at..length_at + 4].copy_from_slice(&(length as u32).to_le_bytes());
+        self.changes += 1;
+        self.largest = self.largest.max(length);
+    }
+
+    fn remove(&mut self, key: RecordKey) {
+        let [kind, id @ ..] = key.to_bytes();
+        self.buffer.push(kind | REMOVED);
+        self.buffer.extend_from_slice(&id);
+        self.changes += 1;
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let keys = self.changes().map(|(key, value)| match value {
+            Some(_) => format!("put {key}"),
+            None => format!("remove {key}"),
+        });
+        f.debug_list().entries(keys).finish()
+    }
+}
+
+/// Where one change stands in a batch's buffer.
+struct Change {
+    key: RecordKey,
+    value: Option<std::ops::Range<usize>>,
+    end: usize,
+}
+
+impl Change {
+    fn read(buffer: &[u8], at: usize) -> Option<Self> {
+        let mut key: KeyBytes = *buffer.get(at..)?.first_chunk()?;
+        let removed = key[0] & REMOVED != 0;
+        key[0] &= !REMOVED;
+        let key = RecordKey::from_bytes(key)?;
+        let mut end = at + size_of::<KeyBytes>();
+        let mut value = None;
+        if !removed {
+            let length = u32::from_le_bytes(*buffer.get(end..)?.first_chunk()?);
+            let start = end + 4;
+            end = start.checked_add(length as usize).filter(|end| *end <= buffer.len())?;
+            value = Some(start..end);
+        }
+        Some(Self { key, value, end })
+    }
+}
+
+fn walk(buffer: &[u8]) -> impl Iterator<Item = Change> {
+    let mut at = BATCH_HEADER_BYTES;
+    std::iter::from_fn(move || {
+        let change = Change::read(buffer, at)?;
+        at = change.end;
+        Some(change)
+    })
+}
+
+/// How far the wheel covers the journal: what must outlive the journal segments that are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Checkpoint {
+    /// The last journal sequence that is in the wheel.
+    pub covered: u64,
+    /// The largest steady time that was committed.
+    pub steady: SteadyMs,
+}
+
+impl Checkpoint {
+    /// As a value that stands under `key`.
+    pub fn encode(&self, key: &[u8]) -> Vec<u8> {
+        let mut value = Vec::new();
+        encode_value(&mut value, key, &CheckpointRecordV1::from(*self));
+        value
+    }
+
+    /// The reverse of [`Checkpoint::encode`].
+    ///
+    /// # Errors
+    /// When the value is not what was written under `key`.
+    pub fn decode(key: &[u8], value: &[u8]) -> Result<Self, Damaged> {
+        decode_value(key, value).map(CheckpointRecordV1::into)
+    }
+}
+
+/// Reads a task's value.
+///
+/// # Errors
+/// When the value is not what was written for this task.
+pub fn decode_task(id: TaskId, value: &[u8]) -> Result<Task, Damaged> {
+    let record: TaskRecordV1<'_> = decode_value(&RecordKey::Task(id).to_bytes(), value)?;
+    record.into_task(id)
+}
+
+/// Reads a note's value; `None` if the key is not a note's.
+///
+/// # Errors
+/// When the value is not what was written under this key.
+pub fn decode_note(key: RecordKey, value: &[u8]) -> Result<Option<Note>, Damaged> {
+    match key {
+        RecordKey::Task(_) => Ok(None),
+        RecordKey::Tombstone(_) => {
+            let record: TombstoneRecordV1<'_> = decode_value(&key.to_bytes(), value)?;
+            record.into_tombstone().map(|tombstone| Some(Note::Tombstone(tombstone)))
+        }
+        RecordKey::Answer(hash) => {
+            let record: KeptAnswerRecordV1<'_> = decode_value(&key.to_bytes(), value)?;
+            Ok(Some(Note::Answer(record.into_answer(hash))))
+        }
+    }
+}
+
+fn encode_value(buffer: &mut Vec<u8>, key: &[u8], record: &impl Encode) {
+    let at = buffer.len();
+    buffer.extend_from_slice(&[VALUE_VERSION, 0, 0, 0, 0]);
+    bincode::encode_into_writer(record, Tail(buffer), CONFIG).expect("memory takes every record");
+    let sum = checksum(key, &buffer[at + VALUE_HEADER_BYTES..]);
+    buffer[at + 1..at + VALUE_HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn decode_value<'a, R: BorrowDecode<'a, ()>>(key: &[u8], value: &'a [u8]) -> Result<R, Damaged> {
+    let Some((&[version, ref sum @ ..], body)) = value.split_first_chunk::<VALUE_HEADER_BYTES>() else {
+        return Err(Damaged::new("a value that is cut short"));
+    };
+    if version != VALUE_VERSION {
+        return Err(Damaged::new(format!("a value of the unknown format {version}")));
+    }
+    if u32::from_le_bytes(*sum) != checksum(key, body) {
+        return Err(Damaged::new("the checksum is wrong"));
+    }
+    let (record, read) = bincode::borrow_decode_from_slice(body, CONFIG)
+        .map_err(|error| Damaged::new(format!("the checksum is right but the record is not: {error}")))?;
+    if read != body.len() {
+        return Err(Damaged::new("the record is shorter than its value"));
+    }
+    Ok(record)
+}
+
+fn checksum(key: &[u8], body: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(key);
+    sum.update(&[VALUE_VERSION]);
+    sum.update(body);
+    sum.finalize()
+}
+
+/// Appends what bincode writes.
+struct Tail<'a>(&'a mut Vec<u8>);
+
+impl bincode::enc::write::Writer for Tail<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), bincode::error::EncodeError> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that can't go on should stop")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::arbitrary::{an_answer, a_task, a_tombstone, golden_task, plain_task};
+
+    fn value_of(task: &Task) -> Vec<u8> {
+        let mut batch = Batch::new(SteadyMs(0));
+        batch.put_task(task);
+        batch.changes().next().unwrap().1.unwrap().to_vec()
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn the_bytes_of_a_task_are_what_they_always_were() {
+        // A change here means that stored tasks no longer read: give the new form a version of its own.
+        let task = golden_task();
+        assert_eq!(hex(&value_of(&task)), GOLDEN);
+        assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
+    }
+
+    const GOLDEN: &str = concat!(
+        "01580b118cfdd43e19544403000001fdd43e19544403000001fd5096e2534403000000fd5096e253440300000c6f7264",
+        "65722e756e70616964010e6f726465722d3030303030303432001968747470733a2f2f6578616d706c652e6f72672f63",
+        "6c6f7365035055540106782d73686f70016102c8fb9401010f7b226f726465725f6964223a34327d02fbe80300000000",
+        "00000040fb60ea000000000000d03f050108687474705f34787801fb1027fbd00701fc00dd6d00010001fb60ea010672",
+        "6567696f6e026575010c7b22766970223a747275657d060201fde853e25344030000fd5450e25344030000fd5450e253",
+        "4403000001fd209ee2534403000001fd202ee088450300000103fb2c010101fd5296e253440300000102773101fb3075",
+        "01010e0101010401070108687474705f353033046275737901025b5d010101040103fb2c010200fd209ee25344030000",
+        "0000010108687474705f35303304627573790101fd5450e25344030000000003617069076372656174656401",
+    );
+
+    #[test]
+    fn a_typical_task_is_small() {
+        let bytes = value_of(&plain_task(7)).len();
+        assert!((150..=260).contains(&bytes), "{bytes} bytes");
+    }
+
+    #[test]
+    fn a_batch_of_another_format_is_refused() {
+        let mut payload = Batch::new(SteadyMs(5)).encode().to_vec();
+        payload[0] = 9;
+        let error = Batch::decode(payload).unwrap_err();
+        assert_eq!(error.to_string(), "a batch of the unknown format 9");
+        assert!(Batch::decode(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn a_checkpoint_comes_back_only_under_its_own_key() {
+        let checkpoint = Checkpoint {
+            covered: 7,
+            steady: SteadyMs(-4),
+        };
+        let value = checkpoint.encode(&[0]);
+        assert_eq!(Checkpoint::decode(&[0], &value), Ok(checkpoint));
+        assert!(Checkpoint::decode(&[1], &value).is_err());
+    }
+
+    #[test]
+    fn keys_sort_by_kind_and_then_by_id_as_bytes_too() {
+        let task = RecordKey::Task(plain_task(1).id);
+        let keys = [task, RecordKey::Tombstone(1), RecordKey::Tombstone(256), RecordKey::Answer(0)];
+        assert!(keys.is_sorted());
+        assert!(keys.map(RecordKey::to_bytes).is_sorted());
+        for key in keys {
+            assert_eq!(RecordKey::from_bytes(key.to_bytes()), Some(key));
+        }
+        assert_eq!(RecordKey::from_bytes([0; 17]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_task_comes_back_as_it_was(task in a_task()) {
+            prop_assert_eq!(&decode_task(task.id, &value_of(&task)).unwrap(), &task);
+        }
+
+        #[test]
+        fn every_note_comes_back_as_it_was(tombstone in a_tombstone(), answer in an_answer()) {
+            let mut batch = Batch::new(SteadyMs(0));
+            batch.put_tombstone(&tombstone);
+            batch.put_answer(&answer);
+            let notes: Vec<Note> = batch
+                .changes()
+                .filter_map(|(key, value)| decode_note(key, value.unwrap()).unwrap())
+                .collect();
+            prop_assert_eq!(notes, [Note::Tombstone(tombstone), Note::Answer(answer)]);
+        }
+
+        #[test]
+        fn a_flipped_bit_or_a_missing_end_is_never_read_as_something_else(
+            task in a_task(),
+            at in any::<prop::sample::Index>(),
+            bit in 0..8_u32,
+            other in 0..u64::MAX,
+        ) {
+            let value = value_of(&task);
+            let mut flipped = value.clone();
+            flipped[at.index(value.len())] ^= 1_u8 << bit;
+            prop_assert!(decode_task(task.id, &flipped).is_err());
+            prop_assert!(decode_task(task.id, &value[..at.index(value.len())]).is_err());
+            let longer = [value.as_slice(), &[0]].concat();
+            prop_assert!(decode_task(task.id, &longer).is_err());
+            let stranger = TaskId::with_tail(task.id.slot(), crate::clock::WallMs(1), other);
+            prop_assert!(stranger == task.id || decode_task(stranger, &value).is_err());
+        }
+
+        #[test]
+        fn nothing_that_is_not_ours_makes_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            // With a right sum too, so that the decoder itself meets it.
+            let id = plain_task(3).id;
+            let mut value = vec![VALUE_VERSION];
+            value.extend(checksum(&RecordKey::Task(id).to_bytes(), &bytes).to_le_bytes());
+            value.extend(&bytes);
+            let _ = decode_task(id, &value);
+            let _ = decode_note(RecordKey::Answer(1), &bytes);
+            let mut payload = vec![BATCH_VERSION];
+            payload.extend(bytes);
+            let _ = Batch::decode(payload);
+        }
+
+        #[test]
+        fn a_batch_comes_back_with_all_its_changes_in_order(
+            tasks in prop::collection::vec((a_task(), any::<bool>()), 0..6),
+            steady in any::<i64>(),
+        ) {
+            let mut batch = Batch::new(SteadyMs(steady));
+            for (task, put) in &tasks {
+                if *put { batch.put_task(task) } else { batch.remove_task(task.id) }
+            }
+            prop_assert_eq!((batch.len(), batch.is_empty()), (tasks.len(), tasks.is_empty()));
+            let copy = Batch::decode(batch.encode().to_vec()).unwrap();
+            prop_assert_eq!(&copy, &batch);
+            prop_assert_eq!(copy.steady(), SteadyMs(steady));
+            let shared: Vec<_> = copy.into_changes().collect();
+            for ((change, shared), (task, put)) in batch.changes().zip(&shared).zip(&tasks) {
+                prop_assert_eq!(change.0, RecordKey::Task(task.id));
+                prop_assert_eq!(change.1, shared.1.as_deref());
+                prop_assert_eq!(change.1.is_some(), *put);
+            }
+            for cut in BATCH_HEADER_BYTES..batch.bytes() {
+                // A cut at a change's edge gives a shorter batch; everything else is refused.
+                if let Ok(shorter) = Batch::decode(batch.encode()[..cut].to_vec()) {
+                    prop_assert!(shorter.len() < batch.len());
+                }
+            }
+        }
+    }
+}

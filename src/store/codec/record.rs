@@ -1,0 +1,798 @@
+//! The stored shape of things: one struct per record and version, and the way from and to the domain's types.
+//!
+//! A record borrows from what it was made of or read from, so neither way copies text twice. It is written field
+//! by field in the order below: **fields and variants are never moved, removed or given another type**. A new
+//! variant goes to the end of its enum; a new field makes a new version of its record. Words that the domain
+//! keeps as `&'static str` are stored as their place in a closed table that only grows.
+
+use std::sync::Arc;
+
+use bincode::{BorrowDecode, Decode, Encode};
+use bytes::Bytes;
+
+use super::{Checkpoint, Damaged};
+use crate::clock::{DurationMs, MonoMs, SteadyMs, WallMs};
+use crate::ids::{AttemptNumber, AttemptToken, TaskId};
+use crate::store::{KeptAnswer, Tombstone};
+use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
+use crate::task::model::{
+    DeadReason, Due, Lane, LastOutcome, LiveAttempt, Pause, PauseClock, State, Task, WaitingFor,
+};
+use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
+use crate::task::spec::{
+    Action, Class, Delivery, HttpAction, NameError, RawJson, TaskKey, TaskSpec, Timeouts, TopicName,
+};
+
+/// How attempts end: the names of outcomes and, where a task ended without one, of reasons. Only appended to.
+const OUTCOMES: [&str; 11] = [
+    "succeeded",
+    "failed",
+    "timeout",
+    "lease_expired",
+    "snoozed",
+    "cancelled",
+    "given_back",
+    "outcome_unknown",
+    "total_time",
+    "attempts_used_up",
+    "refused",
+];
+
+/// Who makes attempts: the kinds of actions. Only appended to.
+const EXECUTORS: [&str; 4] = ["http", "pull", "handler", "none"];
+
+fn place_in(table: &[&str], word: &str) -> u8 {
+    let place = table.iter().position(|known| *known == word);
+    place.expect("every word that the domain stores is in its table") as u8
+}
+
+fn word_at(table: &[&'static str], place: u8) -> Result<&'static str, Damaged> {
+    let word = table.get(usize::from(place)).copied();
+    word.ok_or_else(|| Damaged::new(format!("there is no word number {place}")))
+}
+
+fn bad_name(error: NameError) -> Damaged {
+    Damaged::new(format!("a stored name {error}"))
+}
+
+/// Enums without content, variant for variant.
+macro_rules! mirrors {
+    ($($record:ident of $domain:ident { $($variant:ident),+ })*) => {$(
+        #[derive(Clone, Copy, Encode, Decode)]
+        enum $record { $($variant),+ }
+
+        impl From<$domain> for $record {
+            fn from(it: $domain) -> Self {
+                match it { $($domain::$variant => Self::$variant),+ }
+            }
+        }
+
+        impl From<$record> for $domain {
+            fn from(it: $record) -> Self {
+                match it { $($record::$variant => Self::$variant),+ }
+            }
+        }
+    )*};
+}
+mirrors! {
+    StateV1 of State { Pending, Dispatched, Running, Retrying, Paused, Succeeded, Dead, Cancelled }
+    LaneV1 of Lane { Wall, Steady }
+    WaitingForV1 of WaitingFor { Retry, Snooze }
+    DeadReasonV1 of DeadReason { AttemptsUsedUp, LeaseExpired, TotalTime, Refused, OutcomeUnknown }
+    PauseClockV1 of PauseClock { Keep, Freeze }
+    OnFailureV1 of OnFailure { Retry, Dead, Park }
+    DeliveryV1 of Delivery { AtLeastOnce, AtMostOnce }
+    ClassV1 of Class { Core, Normal, Bulk }
+}
+
+/// A task; its id is its key.
+#[derive(Encode, BorrowDecode)]
+pub(super) struct TaskRecordV1<'a> {
+    due: DueV1,
+    /// `None`: the same as `due`, as in every task that was never attempted.
+    next: Option<DueV1>,
+    topic: &'a str,
+    key: Option<&'a str>,
+    spec: SpecV1<'a>,
+    state: StateV1,
+    generation: u32,
+    first_due_ms: Option<i64>,
+    created_at_ms: i64,
+    updated_at_ms: i64,
+    ended_at_ms: Option<i64>,
+    expires_ms: Option<i64>,
+    attempts: u32,
+    attempt: u32,
+    token: u64,
+    live: Option<LiveV1<'a>>,
+    pause: Option<PauseV1>,
+    waiting_for: Option<WaitingForV1>,
+    dead_reason: Option<DeadReasonV1>,
+    last_outcome: Option<LastOutcomeV1<'a>>,
+    result: Option<&'a [u8]>,
+    result_dropped: bool,
+    lateness_ms: Option<i64>,
+    thaw: u32,
+    attempts_kept: Vec<AttemptV1<'a>>,
+    attempts_total: u32,
+    changes_kept: Vec<ChangeV1<'a>>,
+    changes_total: u32,
+}
+
+#[derive(Clone, Copy, Encode, Decode)]
+struct DueV1 {
+    at_ms: i64,
+    lane: LaneV1,
+    fire_ms: i64,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct LiveV1<'a> {
+    started_at_ms: Option<i64>,
+    worker: Option<&'a str>,
+    lease_ms: Option<u64>,
+}
+
+#[derive(Encode, Decode)]
+struct PauseV1 {
+    clock: PauseClockV1,
+    since_ms: i64,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct ErrorV1<'a> {
+    code: &'a str,
+    message: &'a str,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct LastOutcomeV1<'a> {
+    outcome: u8,
+    error: Option<ErrorV1<'a>>,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct AttemptV1<'a> {
+    attempt: u32,
+    token: u64,
+    generation: u32,
+    started_at_ms: Option<i64>,
+    ended_at_ms: i64,
+    executor: u8,
+    worker: Option<&'a str>,
+    outcome: u8,
+    error: Option<ErrorV1<'a>>,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct ChangeV1<'a> {
+    at_ms: i64,
+    from: Option<StateV1>,
+    to: StateV1,
+    by: &'a str,
+    why: &'a str,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct SpecV1<'a> {
+    action: ActionV1<'a>,
+    payload: Option<&'a [u8]>,
+    retry: RetryV1<'a>,
+    attempt_ms: u64,
+    grace_ms: u64,
+    total_ms: Option<u64>,
+    delivery: DeliveryV1,
+    class: ClassV1,
+    max_lateness_ms: Option<u64>,
+    tags: Vec<(&'a str, &'a str)>,
+    facts: Option<&'a [u8]>,
+}
+
+#[derive(Encode, BorrowDecode)]
+enum ActionV1<'a> {
+    Http {
+        url: &'a str,
+        method: &'a str,
+        headers: Vec<(&'a str, &'a str)>,
+        expect_status: Vec<u16>,
+    },
+    Pull,
+    Handler {
+        name: &'a str,
+    },
+    None,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct RetryV1<'a> {
+    backoff: BackoffV1,
+    jitter: f64,
+    max_attempts: u32,
+    on: Vec<(&'a str, OnFailureV1)>,
+}
+
+#[derive(Encode, Decode)]
+enum BackoffV1 {
+    Ladder(Vec<u64>),
+    Fixed(u64),
+    Exponential { base_ms: u64, factor: f64, cap_ms: u64 },
+}
+
+/// A tombstone; its key is a hash, so topic and key stand in it.
+#[derive(Encode, BorrowDecode)]
+pub(super) struct TombstoneRecordV1<'a> {
+    topic: &'a str,
+    key: &'a str,
+    until_ms: i64,
+    reason: &'a str,
+}
+
+/// A kept answer; the hash of its request's key is its key.
+#[derive(Encode, BorrowDecode)]
+pub(super) struct KeptAnswerRecordV1<'a> {
+    body: u128,
+    first_at_ms: i64,
+    until_ms: i64,
+    answer: Option<(u16, &'a [u8])>,
+}
+
+/// A checkpoint.
+#[derive(Encode, Decode)]
+pub(super) struct CheckpointRecordV1 {
+    covered: u64,
+    steady_ms: i64,
+}
+
+// From the domain. Every struct is taken apart by name, so that a new field can't be forgotten here.
+
+fn pairs(list: &[(String, String)]) -> Vec<(&str, &str)> {
+    list.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+impl<'a> From<&'a Task> for TaskRecordV1<'a> {
+    fn from(task: &'a Task) -> Self {
+        let Task {
+            id: _,
+            topic,
+            key,
+            spec,
+            state,
+            generation,
+            due,
+            next,
+            first_due,
+            created_at,
+            updated_at,
+            ended_at,
+            expires,
+            attempts,
+            attempt,
+            token,
+            live,
+            pause,
+            waiting_for,
+            dead_reason,
+            last_outcome,
+            result,
+            result_dropped,
+            lateness_ms,
+            thaw,
+            attempts_log,
+            changes,
+        } = task;
+        Self {
+            due: (*due).into(),
+            next: (next != due).then(|| (*next).into()),
+            topic: topic.as_str(),
+            key: key.as_ref().map(TaskKey::as_str),
+            spec: (&**spec).into(),
+            state: (*state).into(),
+            generation: *generation,
+            first_due_ms: first_due.map(|at| at.0),
+            created_at_ms: created_at.0,
+            updated_at_ms: updated_at.0,
+            ended_at_ms: ended_at.map(|at| at.0),
+            expires_ms: expires.map(|at| at.0),
+            attempts: *attempts,
+            attempt: attempt.0,
+            token: token.0,
+            live: live.as_ref().map(Into::into),
+            pause: pause.map(Into::into),
+            waiting_for: waiting_for.map(Into::into),
+            dead_reason: dead_reason.map(Into::into),
+            last_outcome: last_outcome.as_ref().map(Into::into),
+            result: result.as_ref().map(|json| &*json.0),
+            result_dropped: *result_dropped,
+            lateness_ms: *lateness_ms,
+            thaw: *thaw,
+            attempts_kept: attempts_log.kept.iter().map(Into::into).collect(),
+            attempts_total: attempts_log.total,
+            changes_kept: changes.kept.iter().map(Into::into).collect(),
+            changes_total: changes.total,
+        }
+    }
+}
+
+impl From<Due> for DueV1 {
+    fn from(Due { at, lane, fire_ms }: Due) -> Self {
+        Self {
+            at_ms: at.0,
+            lane: lane.into(),
+            fire_ms,
+        }
+    }
+}
+
+impl<'a> From<&'a LiveAttempt> for LiveV1<'a> {
+    fn from(live: &'a LiveAttempt) -> Self {
+        let LiveAttempt {
+            started_at,
+            worker,
+            lease,
+            report_by: _,
+        } = live;
+        Self {
+            started_at_ms: started_at.map(|at| at.0),
+            worker: worker.as_deref(),
+            lease_ms: lease.map(|length| length.0),
+        }
+    }
+}
+
+impl From<Pause> for PauseV1 {
+    fn from(Pause { clock, since }: Pause) -> Self {
+        Self {
+            clock: clock.into(),
+            since_ms: since.0,
+        }
+    }
+}
+
+impl<'a> From<&'a ErrorNote> for ErrorV1<'a> {
+    fn from(ErrorNote { code, message }: &'a ErrorNote) -> Self {
+        Self { code, message }
+    }
+}
+
+impl<'a> From<&'a LastOutcome> for LastOutcomeV1<'a> {
+    fn from(LastOutcome { outcome, error }: &'a LastOutcome) -> Self {
+        Self {
+            outcome: place_in(&OUTCOMES, outcome),
+            error: error.as_ref().map(Into::into),
+        }
+    }
+}
+
+impl<'a> From<&'a AttemptRecord> for AttemptV1<'a> {
+    fn from(record: &'a AttemptRecord) -> Self {
+        let AttemptRecord {
+            attempt,
+            token,
+            generation,
+            started_at,
+            ended_at,
+            executor,
+            worker,
+            outcome,
+            error,
+        } = record;
+        Self {
+            attempt: attempt.0,
+            token: token.0,
+            generation: *generation,
+            started_at_ms: started_at.map(|at| at.0),
+            ended_at_ms: ended_at.0,
+            executor: place_in(&EXECUTORS, executor),
+            worker: worker.as_deref(),
+            outcome: place_in(&OUTCOMES, outcome),
+            error: error.as_ref().map(Into::into),
+        }
+    }
+}
+
+impl<'a> From<&'a Change> for ChangeV1<'a> {
+    fn from(Change { at, from, to, by, why }: &'a Change) -> Self {
+        Self {
+            at_ms: at.0,
+            from: from.map(Into::into),
+            to: (*to).into(),
+            by,
+            why,
+        }
+    }
+}
+
+impl<'a> From<&'a TaskSpec> for SpecV1<'a> {
+    fn from(spec: &'a TaskSpec) -> Self {
+        let TaskSpec {
+            action,
+            payload,
+            retry,
+            timeouts: Timeouts { attempt, grace, total },
+            delivery,
+            class,
+            max_lateness,
+            tags,
+            facts,
+        } = spec;
+        Self {
+            action: action.into(),
+            payload: payload.as_ref().map(|json| &*json.0),
+            retry: retry.into(),
+            attempt_ms: attempt.0,
+            grace_ms: grace.0,
+            total_ms: total.map(|length| length.0),
+            delivery: (*delivery).into(),
+            class: (*class).into(),
+            max_lateness_ms: max_lateness.map(|length| length.0),
+            tags: pairs(tags),
+            facts: facts.as_ref().map(|json| &*json.0),
+        }
+    }
+}
+
+impl<'a> From<&'a Action> for ActionV1<'a> {
+    fn from(action: &'a Action) -> Self {
+        match action {
+            Action::Http(HttpAction {
+                url,
+                method,
+                headers,
+                expect_status,
+            }) => Self::Http {
+                url,
+                method,
+                headers: pairs(headers),
+                expect_status: expect_status.clone(),
+            },
+            Action::Pull => Self::Pull,
+            Action::Handler { name } => Self::Handler { name },
+            Action::None => Self::None,
+        }
+    }
+}
+
+impl<'a> From<&'a RetryPolicy> for RetryV1<'a> {
+    fn from(policy: &'a RetryPolicy) -> Self {
+        let RetryPolicy {
+            backoff,
+            jitter,
+            max_attempts,
+            on,
+        } = policy;
+        Self {
+            backoff: match backoff {
+                Backoff::Ladder(steps) => BackoffV1::Ladder(steps.iter().map(|step| step.0).collect()),
+                Backoff::Fixed(delay) => BackoffV1::Fixed(delay.0),
+                Backoff::Exponential { base, factor, cap } => BackoffV1::Exponential {
+                    base_ms: base.0,
+                    factor: *factor,
+                    cap_ms: cap.0,
+                },
+            },
+            jitter: *jitter,
+            max_attempts: *max_attempts,
+            on: on.iter().map(|(code, then)| (code.as_str(), (*then).into())).collect(),
+        }
+    }
+}
+
+impl<'a> From<&'a Tombstone> for TombstoneRecordV1<'a> {
+    fn from(tombstone: &'a Tombstone) -> Self {
+        let Tombstone {
+            topic,
+            key,
+            until,
+            reason,
+        } = tombstone;
+        Self {
+            topic: topic.as_str(),
+            key: key.as_str(),
+            until_ms: until.0,
+            reason,
+        }
+    }
+}
+
+impl<'a> From<&'a KeptAnswer> for KeptAnswerRecordV1<'a> {
+    fn from(kept: &'a KeptAnswer) -> Self {
+        let KeptAnswer {
+            key: _,
+            body,
+            first_at,
+            until,
+            answer,
+        } = kept;
+        Self {
+            body: *body,
+            first_at_ms: first_at.0,
+            until_ms: until.0,
+            answer: answer.as_ref().map(|(status, body)| (*status, &**body)),
+        }
+    }
+}
+
+impl From<Checkpoint> for CheckpointRecordV1 {
+    fn from(Checkpoint { covered, steady }: Checkpoint) -> Self {
+        Self {
+            covered,
+            steady_ms: steady.0,
+        }
+    }
+}
+
+// And back.
+
+fn owned_pairs(list: Vec<(&str, &str)>) -> Vec<(String, String)> {
+    let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    list.into_iter().map(own).collect()
+}
+
+fn json(bytes: &[u8]) -> RawJson {
+    RawJson(Bytes::copy_from_slice(bytes))
+}
+
+impl TaskRecordV1<'_> {
+    pub(super) fn into_task(self, id: TaskId) -> Result<Task, Damaged> {
+        let due = Due::from(self.due);
+        let attempts_kept: Result<_, Damaged> = self.attempts_kept.into_iter().map(TryInto::try_into).collect();
+        Ok(Task {
+            id,
+            topic: TopicName::parse(self.topic).map_err(bad_name)?,
+            key: self.key.map(TaskKey::parse).transpose().map_err(bad_name)?,
+            spec: Arc::new(self.spec.into()),
+            state: self.state.into(),
+            generation: self.generation,
+            due,
+            next: self.next.map_or(due, Into::into),
+            first_due: self.first_due_ms.map(SteadyMs),
+            created_at: WallMs(self.created_at_ms),
+            updated_at: WallMs(self.updated_at_ms),
+            ended_at: self.ended_at_ms.map(WallMs),
+            expires: self.expires_ms.map(SteadyMs),
+            attempts: self.attempts,
+            attempt: AttemptNumber(self.attempt),
+            token: AttemptToken(self.token),
+            live: self.live.map(Into::into),
+            pause: self.pause.map(Into::into),
+            waiting_for: self.waiting_for.map(Into::into),
+            dead_reason: self.dead_reason.map(Into::into),
+            last_outcome: self.last_outcome.map(TryInto::try_into).transpose()?,
+            result: self.result.map(json),
+            result_dropped: self.result_dropped,
+            lateness_ms: self.lateness_ms,
+            thaw: self.thaw,
+            attempts_log: Latest {
+                kept: attempts_kept?,
+                total: self.attempts_total,
+            },
+            changes: Latest {
+                kept: self.changes_kept.into_iter().map(Into::into).collect(),
+                total: self.changes_total,
+            },
+        })
+    }
+}
+
+impl From<DueV1> for Due {
+    fn from(due: DueV1) -> Self {
+        Self {
+            at: WallMs(due.at_ms),
+            lane: due.lane.into(),
+            fire_ms: due.fire_ms,
+        }
+    }
+}
+
+impl From<LiveV1<'_>> for LiveAttempt {
+    fn from(live: LiveV1<'_>) -> Self {
+        Self {
+            started_at: live.started_at_ms.map(WallMs),
+            worker: live.worker.map(str::to_owned),
+            lease: live.lease_ms.map(DurationMs),
+            // The monotonic clock of another process says nothing here: recovery sets it anew.
+            report_by: MonoMs(0),
+        }
+    }
+}
+
+impl From<PauseV1> for Pause {
+    fn from(pause: PauseV1) -> Self {
+        Self {
+            clock: pause.clock.into(),
+            since: SteadyMs(pause.since_ms),
+        }
+    }
+}
+
+impl From<ErrorV1<'_>> for ErrorNote {
+    fn from(error: ErrorV1<'_>) -> Self {
+        Self {
+            code: error.code.to_owned(),
+            message: error.message.to_owned(),
+        }
+    }
+}
+
+impl TryFrom<LastOutcomeV1<'_>> for LastOutcome {
+    type Error = Damaged;
+
+    fn try_from(last: LastOutcomeV1<'_>) -> Result<Self, Damaged> {
+        Ok(Self {
+            outcome: word_at(&OUTCOMES, last.outcome)?,
+            error: last.error.map(Into::into),
+        })
+    }
+}
+
+impl TryFrom<AttemptV1<'_>> for AttemptRecord {
+    type Error = Damaged;
+
+    fn try_from(record: AttemptV1<'_>) -> Result<Self, Damaged> {
+        Ok(Self {
+            attempt: AttemptNumber(record.attempt),
+            token: AttemptToken(record.token),
+            generation: record.generation,
+            started_at: record.started_at_ms.map(WallMs),
+            ended_at: WallMs(record.ended_at_ms),
+            executor: word_at(&EXECUTORS, record.executor)?,
+            worker: record.worker.map(str::to_owned),
+            outcome: word_at(&OUTCOMES, record.outcome)?,
+            error: record.error.map(Into::into),
+        })
+    }
+}
+
+impl From<ChangeV1<'_>> for Change {
+    fn from(change: ChangeV1<'_>) -> Self {
+        Self {
+            at: WallMs(change.at_ms),
+            from: change.from.map(Into::into),
+            to: change.to.into(),
+            by: change.by.to_owned(),
+            why: change.why.to_owned(),
+        }
+    }
+}
+
+impl From<SpecV1<'_>> for TaskSpec {
+    fn from(spec: SpecV1<'_>) -> Self {
+        Self {
+            action: spec.action.into(),
+            payload: spec.payload.map(json),
+            retry: spec.retry.into(),
+            timeouts: Timeouts {
+                attempt: DurationMs(spec.attempt_ms),
+                grace: DurationMs(spec.grace_ms),
+                total: spec.total_ms.map(DurationMs),
+            },
+            delivery: spec.delivery.into(),
+            class: spec.class.into(),
+            max_lateness: spec.max_lateness_ms.map(DurationMs),
+            tags: owned_pairs(spec.tags),
+            facts: spec.facts.map(json),
+        }
+    }
+}
+
+impl From<ActionV1<'_>> for Action {
+    fn from(action: ActionV1<'_>) -> Self {
+        match action {
+            ActionV1::Http {
+                url,
+                method,
+                headers,
+                expect_status,
+            } => Self::Http(HttpAction {
+                url: url.to_owned(),
+                method: method.to_owned(),
+                headers: owned_pairs(headers),
+                expect_status,
+            }),
+            ActionV1::Pull => Self::Pull,
+            ActionV1::Handler { name } => Self::Handler { name: name.to_owned() },
+            ActionV1::None => Self::None,
+        }
+    }
+}
+
+impl From<RetryV1<'_>> for RetryPolicy {
+    fn from(policy: RetryV1<'_>) -> Self {
+        Self {
+            backoff: match policy.backoff {
+                BackoffV1::Ladder(steps) => Backoff::Ladder(steps.into_iter().map(DurationMs).collect()),
+                BackoffV1::Fixed(delay) => Backoff::Fixed(DurationMs(delay)),
+                BackoffV1::Exponential {
+                    base_ms,
+                    factor,
+                    cap_ms,
+                } => Backoff::Exponential {
+                    base: DurationMs(base_ms),
+                    factor,
+                    cap: DurationMs(cap_ms),
+                },
+            },
+            jitter: policy.jitter,
+            max_attempts: policy.max_attempts,
+            on: policy.on.into_iter().map(|(code, then)| (code.to_owned(), then.into())).collect(),
+        }
+    }
+}
+
+impl From<CheckpointRecordV1> for Checkpoint {
+    fn from(record: CheckpointRecordV1) -> Self {
+        Self {
+            covered: record.covered,
+            steady: SteadyMs(record.steady_ms),
+        }
+    }
+}
+
+impl TombstoneRecordV1<'_> {
+    pub(super) fn into_tombstone(self) -> Result<Tombstone, Damaged> {
+        Ok(Tombstone {
+            topic: TopicName::parse(self.topic).map_err(bad_name)?,
+            key: TaskKey::parse(self.key).map_err(bad_name)?,
+            until: SteadyMs(self.until_ms),
+            reason: self.reason.to_owned(),
+        })
+    }
+}
+
+impl KeptAnswerRecordV1<'_> {
+    pub(super) fn into_answer(self, key: u128) -> KeptAnswer {
+        KeptAnswer {
+            key,
+            body: self.body,
+            first_at: WallMs(self.first_at_ms),
+            until: SteadyMs(self.until_ms),
+            answer: self.answer.map(|(status, body)| (status, Bytes::copy_from_slice(body))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::outcome::{Failure, Outcome};
+
+    #[test]
+    fn every_word_that_the_domain_stores_is_in_its_table() {
+        let failure = Failure {
+            code: String::new(),
+            message: String::new(),
+            retryable: false,
+            retry_after: None,
+        };
+        let succeeded = Outcome::Succeeded {
+            result: None,
+            result_dropped: false,
+        };
+        let outcomes = [
+            succeeded,
+            Outcome::Failed(failure),
+            Outcome::TimedOut,
+            Outcome::LeaseExpired,
+            Outcome::Snoozed,
+            Outcome::Cancelled,
+            Outcome::GivenBack,
+            Outcome::Unknown,
+        ];
+        let words = outcomes.iter().map(Outcome::name).chain(DeadReason::ALL.map(DeadReason::name));
+        for word in words {
+            assert_eq!(word_at(&OUTCOMES, place_in(&OUTCOMES, word)), Ok(word));
+        }
+        let http = HttpAction {
+            url: String::new(),
+            method: String::new(),
+            headers: Vec::new(),
+            expect_status: Vec::new(),
+        };
+        let handler = Action::Handler { name: String::new() };
+        for action in [Action::Http(http), Action::Pull, handler, Action::None] {
+            let word = action.kind();
+            assert_eq!(word_at(&EXECUTORS, place_in(&EXECUTORS, word)), Ok(word));
+        }
+        assert!(word_at(&EXECUTORS, 200).is_err());
+    }
+}

@@ -1,0 +1,370 @@
+//! The task itself: one promise to act, where it stands, and what has happened to it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
+use crate::ids::{AttemptNumber, AttemptToken, TaskId};
+use crate::limits;
+use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
+use crate::task::spec::{RawJson, TaskKey, TaskSpec, TopicName};
+
+/// Where a task stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum State {
+    /// Waits for its due time, or is due and waits for its turn or for a worker.
+    Pending,
+    /// Written as handed to an executor; nothing may have started yet.
+    Dispatched,
+    /// An attempt runs.
+    Running,
+    /// Waits for its next attempt.
+    Retrying,
+    /// Held by a person.
+    Paused,
+    /// Done.
+    Succeeded,
+    /// Given up; for a person to replay, settle or discard.
+    Dead,
+    /// Called off.
+    Cancelled,
+}
+
+impl State {
+    /// All states, in the order of a task's life.
+    pub const ALL: [Self; 8] = [
+        Self::Pending,
+        Self::Dispatched,
+        Self::Running,
+        Self::Retrying,
+        Self::Paused,
+        Self::Succeeded,
+        Self::Dead,
+        Self::Cancelled,
+    ];
+
+    /// The state's word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Dispatched => "dispatched",
+            Self::Running => "running",
+            Self::Retrying => "retrying",
+            Self::Paused => "paused",
+            Self::Succeeded => "succeeded",
+            Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The state with that word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == word)
+    }
+
+    /// Whether only `replay`, `resolve` and `discard` can change it.
+    pub fn is_ended(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Dead | Self::Cancelled)
+    }
+
+    /// Whether an attempt is out.
+    pub fn is_in_flight(self) -> bool {
+        matches!(self, Self::Dispatched | Self::Running)
+    }
+
+    /// Its place in [`State::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which clock a due time follows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Lane {
+    /// The wall clock: an instant was asked for.
+    Wall,
+    /// Steady time: a length was asked for.
+    Steady,
+}
+
+/// A due time: what is shown, and the instant on its lane's clock that fires it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Due {
+    /// As shown, sorted by and sent.
+    pub at: WallMs,
+    /// The clock it follows.
+    pub lane: Lane,
+    /// Milliseconds of that clock.
+    pub fire_ms: i64,
+}
+
+impl Due {
+    /// Due at an instant of the wall clock; an instant in the past means now.
+    pub fn at(at: WallMs, now: Now) -> Self {
+        let at = at.max(now.wall);
+        Self {
+            at,
+            lane: Lane::Wall,
+            fire_ms: at.0,
+        }
+    }
+
+    /// Due when `length` of steady time has passed.
+    pub fn after(length: DurationMs, now: Now) -> Self {
+        Self {
+            at: now.wall.after(length),
+            lane: Lane::Steady,
+            fire_ms: now.steady.after(length).0,
+        }
+    }
+
+    /// The same due time, `length` later.
+    pub fn later_by(self, length: DurationMs) -> Self {
+        Self {
+            at: self.at.after(length),
+            lane: self.lane,
+            fire_ms: WallMs(self.fire_ms).after(length).0,
+        }
+    }
+
+    /// Milliseconds of its lane's clock.
+    pub fn clock_ms(self, now: Now) -> i64 {
+        match self.lane {
+            Lane::Wall => now.wall.0,
+            Lane::Steady => now.steady.0,
+        }
+    }
+
+    /// How long until it fires; zero when it is reached.
+    pub fn remaining(self, now: Now) -> DurationMs {
+        WallMs(self.fire_ms).since(WallMs(self.clock_ms(now)))
+    }
+
+    /// Whether its time has come.
+    pub fn is_reached(self, now: Now) -> bool {
+        self.clock_ms(now) >= self.fire_ms
+    }
+}
+
+/// Which kind of `retrying` it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitingFor {
+    /// An attempt failed.
+    Retry,
+    /// A worker asked for the task later.
+    Snooze,
+}
+
+impl WaitingFor {
+    /// The word in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Snooze => "snooze",
+        }
+    }
+}
+
+/// Why a task is dead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeadReason {
+    /// The last allowed attempt failed or timed out.
+    AttemptsUsedUp,
+    /// The last allowed attempt's lease ran out.
+    LeaseExpired,
+    /// The total time over all attempts is over.
+    TotalTime,
+    /// The target, a worker or the caller said no for good.
+    Refused,
+    /// Nobody knows whether the work was done.
+    OutcomeUnknown,
+}
+
+impl DeadReason {
+    /// All reasons.
+    pub const ALL: [Self; 5] = [
+        Self::AttemptsUsedUp,
+        Self::LeaseExpired,
+        Self::TotalTime,
+        Self::Refused,
+        Self::OutcomeUnknown,
+    ];
+
+    /// The word in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AttemptsUsedUp => "attempts_used_up",
+            Self::LeaseExpired => "lease_expired",
+            Self::TotalTime => "total_time",
+            Self::Refused => "refused",
+            Self::OutcomeUnknown => "outcome_unknown",
+        }
+    }
+}
+
+/// What a pause does to the time left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PauseClock {
+    /// The due time stays; it may pass meanwhile.
+    #[default]
+    Keep,
+    /// The time left is kept, and counts on from the resume.
+    Freeze,
+}
+
+/// A pause in force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pause {
+    /// What it does to the time left.
+    pub clock: PauseClock,
+    /// Steady time from which time left is kept: the pause's start, or a later reschedule.
+    pub since: SteadyMs,
+}
+
+/// An attempt that is out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LiveAttempt {
+    /// When it started; `None` while it only is dispatched.
+    pub started_at: Option<WallMs>,
+    /// The worker that holds it.
+    pub worker: Option<String>,
+    /// Its lease, for a pull; a heartbeat renews it by this length.
+    pub lease: Option<DurationMs>,
+    /// Without an answer by then it counts as lost. Not stored: a start begins it anew.
+    pub report_by: MonoMs,
+}
+
+/// How the latest attempt ended, in short.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LastOutcome {
+    /// An outcome's name, or why the task ended without one (`total_time`).
+    pub outcome: &'static str,
+    /// Its failure, if it was one.
+    pub error: Option<ErrorNote>,
+}
+
+/// One promise to act.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Task {
+    /// Its id, which carries its slot.
+    pub id: TaskId,
+    /// Its topic.
+    pub topic: TopicName,
+    /// The caller's own id inside the topic.
+    pub key: Option<TaskKey>,
+    /// What was asked for.
+    pub spec: Arc<TaskSpec>,
+    /// Where it stands.
+    pub state: State,
+    /// Grows with each replay and replace, from 1.
+    pub generation: u32,
+    /// When it was, or will be, due.
+    pub due: Due,
+    /// When its next attempt is made: its due time, later a retry's.
+    pub next: Due,
+    /// When this generation first came due; its total time counts from here.
+    pub first_due: Option<SteadyMs>,
+    /// When it was created.
+    pub created_at: WallMs,
+    /// When it last changed.
+    pub updated_at: WallMs,
+    /// When it ended.
+    pub ended_at: Option<WallMs>,
+    /// When its record may go.
+    pub expires: Option<SteadyMs>,
+    /// Attempts of this generation that count.
+    pub attempts: u32,
+    /// Number of the latest attempt, over all generations.
+    pub attempt: AttemptNumber,
+    /// Fencing number of the latest attempt.
+    pub token: AttemptToken,
+    /// The attempt that is out, while dispatched or running.
+    pub live: Option<LiveAttempt>,
+    /// While paused.
+    pub pause: Option<Pause>,
+    /// While retrying.
+    pub waiting_for: Option<WaitingFor>,
+    /// When dead.
+    pub dead_reason: Option<DeadReason>,
+    /// How the latest attempt ended.
+    pub last_outcome: Option<LastOutcome>,
+    /// What the work gave back.
+    pub result: Option<RawJson>,
+    /// There was a result, larger than may be kept.
+    pub result_dropped: bool,
+    /// How late the latest attempt started, in milliseconds.
+    pub lateness_ms: Option<i64>,
+    /// The topic's latest thaw that this task has been through (see `ShardCore::thaw`).
+    pub thaw: u32,
+    /// Its latest attempts.
+    pub attempts_log: Latest<AttemptRecord>,
+    /// Its latest changes of state.
+    pub changes: Latest<Change>,
+}
+
+impl Task {
+    /// A new pending task. `by` is who created it.
+    pub fn new(
+        id: TaskId,
+        topic: TopicName,
+        key: Option<TaskKey>,
+        spec: Arc<TaskSpec>,
+        due: Due,
+        now: Now,
+        by: &str,
+    ) -> Self {
+        let mut changes = Latest::default();
+        changes.push(Change {
+            at: now.wall,
+            from: None,
+            to: State::Pending,
+            by: by.to_owned(),
+            why: "created".to_owned(),
+        });
+        Self {
+            id,
+            topic,
+            key,
+            spec,
+            state: State::Pending,
+            generation: 1,
+            due,
+            next: due,
+            first_due: None,
+            created_at: now.wall,
+            updated_at: now.wall,
+            ended_at: None,
+            expires: None,
+            attempts: 0,
+            attempt: AttemptNumber(0),
+            token: AttemptToken(0),
+            live: None,
+            pause: None,
+            waiting_for: None,
+            dead_reason: None,
+            last_outcome: None,
+            result: None,
+            result_dropped: false,
+            lateness_ms: None,
+            thaw: 0,
+            attempts_log: Latest::default(),
+            changes,
+        }
+    }
+
+    /// When all attempts together must be over; `None` without such a limit or before the first due time.
+    pub fn total_until(&self) -> Option<SteadyMs> {
+        Some(self.first_due?.after(self.spec.timeouts.total?))
+    }
+
+    /// Whether this generation may have another attempt.
+    pub fn has_attempts_left(&self) -> bool {
+        self.attempts < self.spec.retry.max_attempts.min(limits::ATTEMPTS_MAX)
+    }
+}

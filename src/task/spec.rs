@@ -1,0 +1,254 @@
+//! What a caller asks for: names, action, limits. Fixed when the task is created, shared by all its copies.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::clock::DurationMs;
+use crate::limits;
+use crate::task::retry::RetryPolicy;
+
+/// Why a text is not a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing there.
+    #[error("must not be empty")]
+    Empty,
+    /// Longer than allowed.
+    #[error("is {is} bytes long, at most {max} are allowed")]
+    TooLong {
+        /// Its length, in bytes.
+        is: usize,
+        /// The most allowed, in bytes.
+        max: usize,
+    },
+    /// Has a control character.
+    #[error("must not contain control characters")]
+    Control,
+}
+
+fn check_name(text: &str, max: usize) -> Result<(), NameError> {
+    if text.is_empty() {
+        Err(NameError::Empty)
+    } else if text.len() > max {
+        Err(NameError::TooLong { is: text.len(), max })
+    } else if text.chars().any(char::is_control) {
+        Err(NameError::Control)
+    } else {
+        Ok(())
+    }
+}
+
+macro_rules! names {
+    ($(#[$doc:meta] $name:ident, $max:expr;)*) => {$(
+        #[$doc]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks and takes a name.
+            ///
+            /// # Errors
+            /// When it is empty, too long, or has a control character.
+            pub fn parse(text: &str) -> Result<Self, NameError> {
+                check_name(text, $max)?;
+                Ok(Self(text.into()))
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", &*self.0)
+            }
+        }
+    )*};
+}
+names! {
+    /// Business line and kind of timeout, such as `order.unpaid`: at most 128 bytes, no control characters.
+    TopicName, limits::TOPIC_BYTES_MAX;
+    /// The caller's own id inside a topic: at most 256 bytes, no control characters.
+    TaskKey, limits::KEY_BYTES_MAX;
+}
+
+/// JSON text that is passed on as it came.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RawJson(pub Bytes);
+
+impl RawJson {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or("null")
+    }
+}
+
+impl fmt::Debug for RawJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl From<String> for RawJson {
+    fn from(text: String) -> Self {
+        Self(Bytes::from(text))
+    }
+}
+
+/// What is done when the task is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Push to a URL.
+    Http(HttpAction),
+    /// Wait for an outside worker to lease it.
+    Pull,
+    /// Run a handler of the embedding process.
+    Handler {
+        /// The name it was registered under.
+        name: String,
+    },
+    /// End as succeeded when due.
+    None,
+}
+
+impl Action {
+    /// The action's kind, as the API names it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Http(_) => "http",
+            Self::Pull => "pull",
+            Self::Handler { .. } => "handler",
+            Self::None => "none",
+        }
+    }
+
+    /// Whether an executor of ours starts it, so that a start must be written before.
+    pub fn is_dispatched(&self) -> bool {
+        matches!(self, Self::Http(_) | Self::Handler { .. })
+    }
+}
+
+/// An HTTP request to a customer's receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpAction {
+    /// `http` or `https`, with a host.
+    pub url: String,
+    /// Upper case.
+    pub method: String,
+    /// Checked: no line breaks, none of ours, none hop-by-hop.
+    pub headers: Vec<(String, String)>,
+    /// Statuses that mean success; empty means 200 to 299.
+    pub expect_status: Vec<u16>,
+}
+
+/// How often a task may run when its outcome is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Delivery {
+    /// Attempted again.
+    #[default]
+    AtLeastOnce,
+    /// Never attempted again: it goes to a person.
+    AtMostOnce,
+}
+
+/// Which tasks give way to which under load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Class {
+    /// Slowed last.
+    Core,
+    /// The usual.
+    #[default]
+    Normal,
+    /// Slowed first.
+    Bulk,
+}
+
+/// Time limits of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// One attempt; for a pull action the lease.
+    pub attempt: DurationMs,
+    /// From the cut-off to the hard stop.
+    pub grace: DurationMs,
+    /// All attempts of a generation, from its first due time.
+    pub total: Option<DurationMs>,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            attempt: DurationMs::secs(30),
+            grace: DurationMs::secs(2),
+            total: None,
+        }
+    }
+}
+
+/// Everything a caller fixed about a task when creating it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskSpec {
+    /// What is done when due.
+    pub action: Action,
+    /// Handed to the action.
+    pub payload: Option<RawJson>,
+    /// What follows a failed attempt.
+    pub retry: RetryPolicy,
+    /// Its time limits.
+    pub timeouts: Timeouts,
+    /// What an unknown outcome means.
+    pub delivery: Delivery,
+    /// Its place under load.
+    pub class: Class,
+    /// How late it may start without anybody minding.
+    pub max_lateness: Option<DurationMs>,
+    /// Sorted by name.
+    pub tags: Vec<(String, String)>,
+    /// What rules read.
+    pub facts: Option<RawJson>,
+}
+
+impl Default for TaskSpec {
+    fn default() -> Self {
+        Self {
+            action: Action::Pull,
+            payload: None,
+            retry: RetryPolicy::default(),
+            timeouts: Timeouts::default(),
+            delivery: Delivery::default(),
+            class: Class::default(),
+            max_lateness: None,
+            tags: Vec::new(),
+            facts: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_bounded_in_bytes_and_free_of_control_characters() {
+        assert!(TopicName::parse(&"t".repeat(128)).is_ok());
+        assert!(matches!(TopicName::parse(&"ü".repeat(65)), Err(NameError::TooLong { is: 130, .. })));
+        assert_eq!(TaskKey::parse(""), Err(NameError::Empty));
+        assert_eq!(TaskKey::parse("a\nb"), Err(NameError::Control));
+        assert!(TaskKey::parse(&"k".repeat(257)).is_err());
+    }
+}

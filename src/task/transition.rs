@@ -1,0 +1,580 @@
+//! The one function that says what an event makes of a task.
+//!
+//! ```text
+//!             due                 answer
+//!  pending ─────────▶ dispatched ─────────▶ succeeded
+//!   ▲   │    lease      running  ──┐        dead ──replay──▶ pending, generation + 1
+//!   │   └──────────────▶           │ failed, attempts left
+//!   │ resume                       ▼
+//!  paused ◀──pause── retrying ◀────┘      cancel: from everywhere that has not ended
+//! ```
+//!
+//! It is the same for live work, for recovery and for tests. It decides and changes the task in memory; the
+//! shard writes the change and only then acts on it. An event that is refused has changed nothing.
+
+use crate::clock::{DurationMs, MonoMs, Now, WallMs};
+use crate::ids::{AttemptNumber, AttemptToken};
+use crate::task::event::{Applied, Event, NewDue, Refusal};
+use crate::task::history::{AttemptRecord, Change, ErrorNote, note};
+use crate::task::model::{DeadReason, Due, LastOutcome, LiveAttempt, Pause, PauseClock, State, Task, WaitingFor};
+use crate::task::outcome::{Failure, Outcome};
+use crate::task::retry::{DELAY_MAX, OnFailure};
+use crate::task::spec::{Action, Delivery, RawJson};
+
+/// How long a task waits that an executor had no room for.
+const HANDED_BACK_WAIT: DurationMs = DurationMs(100);
+
+/// How long records of ended tasks are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Of succeeded tasks.
+    pub succeeded: DurationMs,
+    /// Of cancelled tasks.
+    pub cancelled: DurationMs,
+    /// Of dead tasks.
+    pub dead: DurationMs,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        let days = |n: u64| DurationMs::secs(n * 24 * 3600);
+        Self {
+            succeeded: days(7),
+            cancelled: days(7),
+            dead: days(30),
+        }
+    }
+}
+
+/// What a transition may look at beside the task.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// The time.
+    pub now: Now,
+    /// The topic's retention, fixed for a task when it ends.
+    pub retention: Retention,
+    /// 0 to 1, for jitter.
+    pub random: f64,
+    /// Who makes it happen, for the log.
+    pub by: &'a str,
+}
+
+/// Applies one event.
+///
+/// # Errors
+/// When the task's state, or its present attempt, does not allow it; the task is then unchanged.
+pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied, Refusal> {
+    let state = task.state;
+    let verb = event.verb();
+    let illegal = Err(Refusal::IllegalState { state, verb });
+    let waits = matches!(state, State::Pending | State::Retrying);
+    let open = waits || state == State::Paused;
+
+    match event {
+        Event::CameDue if waits => {
+            come_due(task, ctx);
+            Ok(Applied::InMemory)
+        }
+        Event::CameDue => illegal,
+
+        Event::Due { report_by } if waits => {
+            come_due(task, ctx);
+            if task.spec.action == Action::None {
+                task.lateness_ms = Some(lateness(task, ctx.now));
+                end(task, State::Succeeded, "due", ctx);
+            } else {
+                take_attempt(task, State::Dispatched, None, None, report_by);
+                log(task, state, "due", ctx);
+            }
+            Ok(Applied::Changed)
+        }
+        Event::Due { .. } => illegal,
+
+        Event::Started if state == State::Dispatched => {
+            task.state = State::Running;
+            task.lateness_ms = Some(lateness(task, ctx.now));
+            if let Some(live) = &mut task.live {
+                live.started_at = Some(ctx.now.wall);
+            }
+            Ok(Applied::InMemory)
+        }
+        Event::Started => illegal,
+
+        Event::Leased { worker, lease } if waits => {
+            come_due(task, ctx);
+            let left = task.total_until().map(|until| until.since(ctx.now.steady));
+            let lease = left.map_or(lease, |left| lease.min(left));
+            task.lateness_ms = Some(lateness(task, ctx.now));
+            let why = format!("leased by {worker}");
+            take_attempt(task, State::Running, Some(note(&worker)), Some(lease), ctx.now.mono.after(lease));
+            if let Some(live) = &mut task.live {
+                live.started_at = Some(ctx.now.wall);
+            }
+            log(task, state, &why, ctx);
+            Ok(Applied::Changed)
+        }
+        Event::Leased { .. } => illegal,
+
+        Event::Heartbeat { token } => {
+            check_token(task, token)?;
+            // A push or handler has no lease: being alive does not lengthen its time.
+            if let Some(live) = &mut task.live
+                && let Some(lease) = live.lease
+            {
+                live.report_by = ctx.now.mono.after(lease);
+            }
+            Ok(Applied::InMemory)
+        }
+
+        Event::Snoozed { token, delay } => {
+            check_token(task, token)?;
+            record_attempt(task, &Outcome::Snoozed, None, ctx);
+            task.attempts = task.attempts.saturating_sub(1);
+            wait_again(task, Due::after(delay, ctx.now), WaitingFor::Snooze);
+            log(task, state, "snoozed by its worker", ctx);
+            Ok(Applied::Changed)
+        }
+
+        Event::Finished {
+            token,
+            outcome,
+            started_at,
+        } => {
+            check_token(task, token)?;
+            settle(task, outcome, started_at, ctx);
+            Ok(Applied::Changed)
+        }
+
+        Event::Overdue { token } => {
+            check_token(task, token)?;
+            if task.spec.action == Action::Pull {
+                settle(task, Outcome::LeaseExpired, None, ctx);
+                Ok(Applied::Changed)
+            } else {
+                settle(task, Outcome::TimedOut, None, ctx);
+                Ok(Applied::ChangedAndStop(token))
+            }
+        }
+
+        Event::TotalTimeOver if waits => {
+            let error = task.last_outcome.take().and_then(|last| last.error);
+            task.last_outcome = Some(LastOutcome {
+                outcome: DeadReason::TotalTime.name(),
+                error,
+            });
+            die(task, DeadReason::TotalTime, ctx);
+            Ok(Applied::Changed)
+        }
+        Event::TotalTimeOver if state.is_in_flight() => {
+            let token = task.token;
+            settle(task, Outcome::TimedOut, None, ctx);
+            Ok(Applied::ChangedAndStop(token))
+        }
+        Event::TotalTimeOver => Ok(Applied::Unchanged),
+
+        Event::Recovered if state.is_in_flight() => {
+            if task.spec.action == Action::Pull {
+                if let Some(live) = &mut task.live {
+                    live.report_by = ctx.now.mono.after(live.lease.unwrap_or_default());
+                }
+                Ok(Applied::InMemory)
+            } else {
+                settle(task, Outcome::Unknown, None, ctx);
+                Ok(Applied::Changed)
+            }
+        }
+        Event::Recovered => Ok(Applied::Unchanged),
+
+        Event::HandedBack { was_started } if state.is_in_flight() => {
+            let token = task.token;
+            if was_started && task.spec.delivery == Delivery::AtMostOnce {
+                settle(task, Outcome::Unknown, None, ctx);
+                return Ok(Applied::ChangedAndStop(token));
+            }
+            task.attempts = task.attempts.saturating_sub(1);
+            let next = if was_started {
+                record_attempt(task, &Outcome::GivenBack, None, ctx);
+                Due::after(DurationMs(0), ctx.now)
+            } else {
+                // Nobody has seen this number: the next start may have it. Its instant may still be ahead.
+                task.attempt = AttemptNumber(task.attempt.0.saturating_sub(1));
+                task.next
+            };
+            wait_again(task, next, WaitingFor::Retry);
+            log(task, state, "handed back", ctx);
+            Ok(Applied::ChangedAndStop(token))
+        }
+        Event::HandedBack { .. } => illegal,
+
+        Event::Cancel { reason } => match state {
+            State::Pending | State::Retrying | State::Paused => {
+                end(task, State::Cancelled, &why("cancelled", &reason), ctx);
+                Ok(Applied::Changed)
+            }
+            State::Dispatched | State::Running => {
+                let token = task.token;
+                record_attempt(task, &Outcome::Cancelled, None, ctx);
+                end(task, State::Cancelled, &why("cancelled", &reason), ctx);
+                Ok(Applied::ChangedAndStop(token))
+            }
+            State::Succeeded | State::Cancelled => Ok(Applied::Unchanged),
+            State::Dead => illegal,
+        },
+
+        Event::Pause { clock } if waits => {
+            task.pause = Some(Pause {
+                clock,
+                since: ctx.now.steady,
+            });
+            task.state = State::Paused;
+            task.waiting_for = None;
+            log(task, state, "paused", ctx);
+            Ok(Applied::Changed)
+        }
+        Event::Pause { .. } if state == State::Paused => Ok(Applied::Unchanged),
+        Event::Pause { .. } => illegal,
+
+        Event::Resume if state == State::Paused => {
+            if let Some(pause) = task.pause.take()
+                && pause.clock == PauseClock::Freeze
+            {
+                shift(task, ctx.now.steady.since(pause.since));
+            }
+            task.state = State::Pending;
+            log(task, state, "resumed", ctx);
+            Ok(Applied::Changed)
+        }
+        Event::Resume if waits => Ok(Applied::Unchanged),
+        Event::Resume => illegal,
+
+        Event::Reschedule { due } if open => {
+            let (due, is_new) = match due {
+                NewDue::To(due) => (due, true),
+                NewDue::ExtendBy(length) => (task.next.later_by(length), false),
+            };
+            task.due = due;
+            task.next = due;
+            // The total time counts from the new due time, else it could be over before that.
+            task.first_due = None;
+            task.waiting_for = None;
+            match &mut task.pause {
+                // What was left when a frozen pause began is in an extended due time, but not in a new one.
+                Some(pause) if is_new => pause.since = ctx.now.steady,
+                Some(_) => {}
+                None => task.state = State::Pending,
+            }
+            log(task, state, "rescheduled", ctx);
+            Ok(Applied::Changed)
+        }
+        Event::Reschedule { .. } => illegal,
+
+        Event::RunNow if waits => {
+            task.due = Due::at(ctx.now.wall, ctx.now);
+            task.next = task.due;
+            task.waiting_for = None;
+            task.state = State::Pending;
+            log(task, state, "run now", ctx);
+            Ok(Applied::Changed)
+        }
+        Event::RunNow => illegal,
+
+        Event::Complete { result, token } if open || state.is_in_flight() => {
+            let stop = stop_for(task, token)?;
+            let outcome = Outcome::Succeeded {
+                result: result.map(|json| json.0),
+                result_dropped: false,
+            };
+            finish_from_outside(task, outcome, ctx);
+            end(task, State::Succeeded, "completed from outside", ctx);
+            Ok(stop)
+        }
+        Event::Complete { .. } => illegal,
+
+        Event::Fail { error } if open || state.is_in_flight() => {
+            let stop = stop_for(task, None)?;
+            let reason = why("failed from outside", &error.message);
+            let outcome = Outcome::Failed(Failure {
+                code: error.code,
+                message: error.message,
+                retryable: false,
+                retry_after: None,
+            });
+            finish_from_outside(task, outcome, ctx);
+            task.dead_reason = Some(DeadReason::Refused);
+            end(task, State::Dead, &reason, ctx);
+            Ok(stop)
+        }
+        Event::Fail { .. } => illegal,
+
+        Event::Replay if state == State::Dead => {
+            begin_generation(task, Due::at(ctx.now.wall, ctx.now));
+            log(task, state, "replayed", ctx);
+            Ok(Applied::Changed)
+        }
+        Event::Replay => illegal,
+
+        Event::Resolve { succeeded, note: text } if state == State::Dead => {
+            if succeeded {
+                task.dead_reason = None;
+                end(task, State::Succeeded, &why("settled as succeeded", &text), ctx);
+            } else {
+                task.dead_reason = Some(DeadReason::Refused);
+                log(task, state, &why("settled as failed", &text), ctx);
+            }
+            Ok(Applied::Changed)
+        }
+        Event::Resolve { .. } => illegal,
+
+        Event::Discard if state == State::Dead => Ok(Applied::Gone),
+        Event::Discard => illegal,
+
+        Event::Replace { spec, due } if open => {
+            task.spec = spec;
+            begin_generation(task, due);
+            log(task, state, "replaced by a new create", ctx);
+            Ok(Applied::Changed)
+        }
+        Event::Replace { .. } => illegal,
+
+        Event::Thawed { thaw, held } => {
+            if task.thaw >= thaw {
+                return Ok(Applied::Unchanged);
+            }
+            task.thaw = thaw;
+            if waits {
+                let since_created = ctx.now.wall.since(task.created_at);
+                shift(task, held.min(since_created));
+                log(task, state, "its topic goes on, with the time that was left", ctx);
+            }
+            Ok(Applied::Changed)
+        }
+    }
+}
+
+/// The token must be that of the attempt that is out.
+fn check_token(task: &Task, given: AttemptToken) -> Result<(), Refusal> {
+    if task.state.is_in_flight() && task.token == given {
+        Ok(())
+    } else {
+        let cancelled = task.state == State::Cancelled && task.token == given;
+        Err(Refusal::StaleToken { given, cancelled })
+    }
+}
+
+fn stop_for(task: &Task, given: Option<AttemptToken>) -> Result<Applied, Refusal> {
+    if let Some(token) = given {
+        check_token(task, token)?;
+    }
+    Ok(if task.state.is_in_flight() {
+        Applied::ChangedAndStop(task.token)
+    } else {
+        Applied::Changed
+    })
+}
+
+fn come_due(task: &mut Task, ctx: &Context<'_>) {
+    // Handed out a little ahead of its instant, it counts from the instant.
+    let due = ctx.now.steady.after(task.next.remaining(ctx.now));
+    task.first_due.get_or_insert(due);
+}
+
+fn lateness(task: &Task, now: Now) -> i64 {
+    task.next.clock_ms(now).saturating_sub(task.next.fire_ms)
+}
+
+fn take_attempt(
+    task: &mut Task,
+    state: State,
+    worker: Option<String>,
+    lease: Option<DurationMs>,
+    report_by: MonoMs,
+) {
+    task.attempts += 1;
+    task.attempt.0 += 1;
+    task.token.0 += 1;
+    task.waiting_for = None;
+    task.state = state;
+    task.live = Some(LiveAttempt {
+        started_at: None,
+        worker,
+        lease,
+        report_by,
+    });
+}
+
+fn record_attempt(task: &mut Task, outcome: &Outcome, started_at: Option<WallMs>, ctx: &Context<'_>) {
+    let live = task.live.take();
+    let error = ErrorNote::of(outcome);
+    task.last_outcome = Some(LastOutcome {
+        outcome: outcome.name(),
+        error: error.clone(),
+    });
+    task.attempts_log.push(AttemptRecord {
+        attempt: task.attempt,
+        token: task.token,
+        generation: task.generation,
+        started_at: started_at.or(live.as_ref().and_then(|live| live.started_at)),
+        ended_at: ctx.now.wall,
+        executor: task.spec.action.kind(),
+        worker: live.and_then(|live| live.worker),
+        outcome: outcome.name(),
+        error,
+    });
+}
+
+/// What an attempt's outcome makes of its task.
+fn settle(task: &mut Task, outcome: Outcome, started_at: Option<WallMs>, ctx: &Context<'_>) {
+    let before = task.state;
+    record_attempt(task, &outcome, started_at, ctx);
+    let unknown = leaves_the_work_in_doubt(&outcome);
+    let spent = match outcome {
+        Outcome::Succeeded { result, result_dropped } => {
+            task.result = result.map(RawJson);
+            task.result_dropped = result_dropped;
+            return end(task, State::Succeeded, "the attempt succeeded", ctx);
+        }
+        Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => {
+            task.attempts = task.attempts.saturating_sub(1);
+            wait_again(task, Due::after(HANDED_BACK_WAIT, ctx.now), WaitingFor::Retry);
+            return log(task, before, "handed back", ctx);
+        }
+        Outcome::LeaseExpired => DeadReason::LeaseExpired,
+        Outcome::Unknown => DeadReason::OutcomeUnknown,
+        Outcome::TimedOut | Outcome::Failed(_) => DeadReason::AttemptsUsedUp,
+    };
+    if task.total_until().is_some_and(|until| ctx.now.steady >= until) {
+        if let Some(last) = &mut task.last_outcome {
+            last.outcome = DeadReason::TotalTime.name();
+        }
+        return die(task, DeadReason::TotalTime, ctx);
+    }
+    if unknown && task.spec.delivery == Delivery::AtMostOnce {
+        if let Some(last) = &mut task.last_outcome {
+            last.outcome = DeadReason::OutcomeUnknown.name();
+        }
+        return die(task, DeadReason::OutcomeUnknown, ctx);
+    }
+    match task.spec.retry.on_outcome(&outcome) {
+        OnFailure::Dead => die(task, DeadReason::Refused, ctx),
+        OnFailure::Park => {
+            task.next = Due::after(DurationMs(0), ctx.now);
+            task.state = State::Paused;
+            task.pause = Some(Pause {
+                clock: PauseClock::Keep,
+                since: ctx.now.steady,
+            });
+            log(task, before, "parked for a person after a failed attempt", ctx);
+        }
+        OnFailure::Retry if !task.has_attempts_left() => die(task, spent, ctx),
+        OnFailure::Retry => {
+            let delay = match &outcome {
+                // What a crash cut off is due at once: its own waiting is behind it.
+                Outcome::Unknown => DurationMs(0),
+                Outcome::Failed(failure) => {
+                    let ladder = task.spec.retry.delay_after(task.attempts, ctx.random);
+                    ladder.max(failure.retry_after.unwrap_or_default()).min(DELAY_MAX)
+                }
+                _ => task.spec.retry.delay_after(task.attempts, ctx.random),
+            };
+            wait_again(task, Due::after(delay, ctx.now), WaitingFor::Retry);
+            log(task, before, &format!("attempt {}: {}", task.attempt.0, outcome.name()), ctx);
+        }
+    }
+}
+
+/// Whether the work may have been done although no success was heard of.
+fn leaves_the_work_in_doubt(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::TimedOut | Outcome::LeaseExpired | Outcome::Unknown => true,
+        // The connection broke after the request may have been read.
+        Outcome::Failed(failure) => failure.code == "protocol",
+        Outcome::Succeeded { .. } | Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => false,
+    }
+}
+
+fn finish_from_outside(task: &mut Task, outcome: Outcome, ctx: &Context<'_>) {
+    if task.state.is_in_flight() {
+        record_attempt(task, &outcome, None, ctx);
+    } else {
+        task.last_outcome = Some(LastOutcome {
+            outcome: outcome.name(),
+            error: ErrorNote::of(&outcome),
+        });
+    }
+    if let Outcome::Succeeded { result, .. } = outcome {
+        task.result = result.map(RawJson);
+    }
+}
+
+fn begin_generation(task: &mut Task, due: Due) {
+    task.generation += 1;
+    task.state = State::Pending;
+    task.due = due;
+    task.next = due;
+    task.first_due = None;
+    task.attempts = 0;
+    task.live = None;
+    task.pause = None;
+    task.waiting_for = None;
+    task.dead_reason = None;
+    task.ended_at = None;
+    task.expires = None;
+    task.result = None;
+    task.result_dropped = false;
+}
+
+fn wait_again(task: &mut Task, next: Due, waiting_for: WaitingFor) {
+    task.live = None;
+    task.state = State::Retrying;
+    task.waiting_for = Some(waiting_for);
+    task.next = next;
+}
+
+fn shift(task: &mut Task, length: DurationMs) {
+    task.due = task.due.later_by(length);
+    task.next = task.next.later_by(length);
+    task.first_due = task.first_due.map(|first| first.after(length));
+}
+
+fn die(task: &mut Task, reason: DeadReason, ctx: &Context<'_>) {
+    task.dead_reason = Some(reason);
+    end(task, State::Dead, reason.name(), ctx);
+}
+
+fn end(task: &mut Task, state: State, why: &str, ctx: &Context<'_>) {
+    let before = task.state;
+    let kept = match state {
+        State::Cancelled => ctx.retention.cancelled,
+        State::Dead => ctx.retention.dead,
+        _ => ctx.retention.succeeded,
+    };
+    task.state = state;
+    task.ended_at = Some(ctx.now.wall);
+    task.expires = Some(ctx.now.steady.after(kept));
+    task.live = None;
+    task.pause = None;
+    task.waiting_for = None;
+    log(task, before, why, ctx);
+}
+
+fn log(task: &mut Task, from: State, why: &str, ctx: &Context<'_>) {
+    task.updated_at = ctx.now.wall;
+    task.changes.push(Change {
+        at: ctx.now.wall,
+        from: Some(from),
+        to: task.state,
+        by: ctx.by.to_owned(),
+        why: note(why),
+    });
+}
+
+fn why(what: &str, reason: &str) -> String {
+    if reason.is_empty() {
+        what.to_owned()
+    } else {
+        format!("{what}: {reason}")
+    }
+}
+
+#[cfg(test)]
+mod tests;

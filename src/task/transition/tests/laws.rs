@@ -1,0 +1,387 @@
+//! What holds after any events at any times. Times and lengths are drawn to their very ends: the arithmetic of
+//! a task must never wrap, whatever a clock or a caller says.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::limits;
+
+/// Time goes by, the wall clock jumps by so many milliseconds, or something happens.
+#[derive(Clone, Debug)]
+enum Step {
+    Wait(DurationMs),
+    Jump(i64),
+    Happen(Happening),
+}
+
+/// An event, but for what only the task of the moment knows.
+#[derive(Clone, Debug)]
+enum Happening {
+    Plain(Event),
+    Beat(Whose),
+    Snooze(Whose, DurationMs),
+    Answer(Whose, Outcome),
+    Overdue(Whose),
+    Complete(Option<Whose>),
+    DueAfter(DurationMs),
+    DueAt(i64),
+    Replace(u32),
+}
+
+/// Whose token is shown.
+#[derive(Clone, Copy, Debug)]
+enum Whose {
+    Present,
+    Former,
+    Future,
+}
+
+fn length() -> impl Strategy<Value = DurationMs> {
+    prop_oneof![
+        4 => 0..100_000u64,
+        2 => 0..10_000_000_000u64,
+        1 => select(vec![0, i64::MAX as u64, i64::MAX as u64 + 1, u64::MAX]),
+        1 => any::<u64>(),
+    ]
+    .prop_map(DurationMs)
+}
+
+/// Mostly what passes between two events of a task, rarely the rest of all time.
+fn passing() -> impl Strategy<Value = DurationMs> {
+    prop_oneof![12 => (0..600_000u64).prop_map(DurationMs), 1 => length()]
+}
+
+fn wall_step() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        8 => -10_000_000..10_000_000i64,
+        1 => select(vec![i64::MIN, i64::MAX]),
+        1 => any::<i64>(),
+    ]
+}
+
+fn whose() -> impl Strategy<Value = Whose> {
+    prop_oneof![
+        8 => Just(Whose::Present),
+        1 => Just(Whose::Former),
+        1 => Just(Whose::Future),
+    ]
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    let codes = select(vec!["http_503", "http_404", "protocol", "connect"]);
+    let failed = (codes, any::<bool>(), proptest::option::of(length())).prop_map(
+        |(code, retryable, retry_after)| {
+            Outcome::Failed(Failure {
+                retryable,
+                retry_after,
+                ..failure(code)
+            })
+        },
+    );
+    prop_oneof![
+        1 => Just(succeeded()),
+        6 => failed,
+        2 => Just(Outcome::TimedOut),
+        1 => Just(Outcome::LeaseExpired),
+        1 => Just(Outcome::Snoozed),
+        1 => Just(Outcome::Cancelled),
+        1 => Just(Outcome::GivenBack),
+        2 => Just(Outcome::Unknown),
+    ]
+}
+
+fn clock() -> impl Strategy<Value = PauseClock> {
+    select(vec![PauseClock::Keep, PauseClock::Freeze])
+}
+
+/// What carries a task on, and what is done to it from outside, about as often.
+fn happening() -> impl Strategy<Value = Happening> {
+    let started = prop_oneof![
+        4 => any::<i64>().prop_map(|at| Event::Due { report_by: MonoMs(at) }),
+        4 => Just(Event::Started),
+        4 => length().prop_map(|lease| Event::Leased { worker: "w1".to_owned(), lease }),
+        1 => Just(Event::CameDue),
+        1 => Just(Event::Recovered),
+        1 => any::<bool>().prop_map(|was_started| Event::HandedBack { was_started }),
+    ];
+    let asked = prop_oneof![
+        1 => Just(cancel()),
+        3 => clock().prop_map(pause),
+        4 => Just(Event::Resume),
+        2 => length().prop_map(extend),
+        2 => Just(Event::RunNow),
+        1 => Just(fail()),
+        6 => Just(Event::Replay),
+        1 => any::<bool>().prop_map(resolve),
+        1 => Just(Event::Discard),
+        1 => Just(Event::TotalTimeOver),
+        2 => (0..5u32, length()).prop_map(|(thaw, held)| Event::Thawed { thaw, held }),
+    ];
+    prop_oneof![
+        12 => started.prop_map(Happening::Plain),
+        8 => asked.prop_map(Happening::Plain),
+        2 => whose().prop_map(Happening::Beat),
+        2 => (whose(), length()).prop_map(|(whose, delay)| Happening::Snooze(whose, delay)),
+        12 => (whose(), outcome()).prop_map(|(whose, outcome)| Happening::Answer(whose, outcome)),
+        2 => whose().prop_map(Happening::Overdue),
+        1 => proptest::option::of(whose()).prop_map(Happening::Complete),
+        1 => length().prop_map(Happening::DueAfter),
+        1 => any::<i64>().prop_map(Happening::DueAt),
+        1 => (1..4u32).prop_map(Happening::Replace),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => passing().prop_map(Step::Wait),
+        1 => wall_step().prop_map(Step::Jump),
+        12 => happening().prop_map(Step::Happen),
+    ];
+    vec(step, 1..80)
+}
+
+fn policy() -> impl Strategy<Value = RetryPolicy> {
+    let backoff =
+        prop_oneof![
+            vec(length(), 1..4).prop_map(Backoff::Ladder),
+            length().prop_map(Backoff::Fixed),
+            (length(), 1.0..1e6f64, length())
+                .prop_map(|(base, factor, cap)| Backoff::Exponential { base, factor, cap }),
+        ];
+    let then = select(vec![OnFailure::Retry, OnFailure::Dead, OnFailure::Park]);
+    let on = vec((select(vec!["http_4xx", "timeout", "connect"]), then), 0..2);
+    (backoff, 0.0..=1.0f64, 1..6u32, on).prop_map(|(backoff, jitter, max_attempts, on)| {
+        RetryPolicy {
+            backoff,
+            jitter,
+            max_attempts,
+            on: on
+                .into_iter()
+                .map(|(code, then)| (code.to_owned(), then))
+                .collect(),
+        }
+    })
+}
+
+fn fixture() -> impl Strategy<Value = TaskFixture> {
+    let handler = Action::Handler {
+        name: "close".to_owned(),
+    };
+    let kinds = prop_oneof![
+        4 => Just(task()),
+        4 => Just(task().push()),
+        1 => Just(task().action(handler)),
+        1 => Just(task().action(Action::None)),
+    ];
+    let total = proptest::option::of(length());
+    (kinds, policy(), any::<bool>(), total, length()).prop_map(
+        |(kind, policy, at_most_once, total, due)| {
+            let kind = kind.retry(policy).due_in(due);
+            let kind = if at_most_once {
+                kind.at_most_once()
+            } else {
+                kind
+            };
+            total.map_or(kind.clone(), |total| kind.total(total))
+        },
+    )
+}
+
+impl Happening {
+    fn event(self, life: &Life) -> Event {
+        let token = |whose: Whose| match whose {
+            Whose::Present => life.task.token,
+            Whose::Former => AttemptToken(life.task.token.0.saturating_sub(1)),
+            Whose::Future => AttemptToken(life.task.token.0 + 1),
+        };
+        match self {
+            Self::Plain(event) => event,
+            Self::Beat(whose) => Event::Heartbeat {
+                token: token(whose),
+            },
+            Self::Snooze(whose, delay) => Event::Snoozed {
+                token: token(whose),
+                delay,
+            },
+            Self::Answer(whose, outcome) => finished(token(whose), outcome),
+            Self::Overdue(whose) => Event::Overdue {
+                token: token(whose),
+            },
+            Self::Complete(whose) => complete(whose.map(token)),
+            Self::DueAfter(length) => reschedule(Due::after(length, life.now())),
+            Self::DueAt(at) => reschedule(Due::at(WallMs(at), life.now())),
+            Self::Replace(max_attempts) => Event::Replace {
+                spec: task().push().max_attempts(max_attempts).spec(),
+                due: Due::after(minutes(1), life.now()),
+            },
+        }
+    }
+}
+
+/// What a task's parts say of each other, in every state.
+fn is_whole(task: &Task) {
+    let state = task.state;
+    assert_eq!(
+        task.live.is_some(),
+        state.is_in_flight(),
+        "an attempt is out while it is in flight"
+    );
+    assert_eq!(
+        task.pause.is_some(),
+        state == State::Paused,
+        "a pause is in force while it is paused"
+    );
+    assert_eq!(
+        task.waiting_for.is_some(),
+        state == State::Retrying,
+        "it waits for something while it retries"
+    );
+    assert_eq!(
+        task.dead_reason.is_some(),
+        state == State::Dead,
+        "there is a reason while it is dead"
+    );
+    assert_eq!(
+        task.ended_at.is_some(),
+        state.is_ended(),
+        "it has an end when it has ended"
+    );
+    assert_eq!(
+        task.expires.is_some(),
+        state.is_ended(),
+        "its record goes some time after its end"
+    );
+    assert!(task.attempts <= task.attempt.0, "what counts was made");
+    assert!(
+        u64::from(task.attempt.0) <= task.token.0,
+        "each attempt has a token of its own"
+    );
+    assert!(task.generation >= 1);
+    assert_eq!(
+        task.changes.kept.len(),
+        limits::HISTORY_KEPT.min(task.changes.total as usize)
+    );
+    assert_eq!(
+        task.attempts_log.kept.len(),
+        limits::HISTORY_KEPT.min(task.attempts_log.total as usize)
+    );
+    assert_eq!(
+        task.changes.kept.last().map(|change| change.to.is_ended()),
+        Some(state.is_ended())
+    );
+}
+
+/// What an event may make of a task, whichever it is.
+fn may_follow(
+    before: &Task,
+    event: &Event,
+    done: &Result<Applied, Refusal>,
+    after: &Task,
+    now: Now,
+) {
+    let logged = after.changes.total - before.changes.total;
+    match done {
+        Err(_) | Ok(Applied::Unchanged | Applied::Gone) => assert_eq!(after, before),
+        Ok(Applied::InMemory) => {
+            // What is not written may be forgotten: only what a restart finds again, or does without.
+            let mut allowed = before.clone();
+            allowed.live.clone_from(&after.live);
+            allowed.first_due = after.first_due;
+            allowed.lateness_ms = after.lateness_ms;
+            if before.state == State::Dispatched {
+                allowed.state = after.state;
+            }
+            assert_eq!(&allowed, after);
+        }
+        Ok(Applied::Changed | Applied::ChangedAndStop(_)) => {
+            let thaw_of_what_does_not_wait = matches!(event, Event::Thawed { .. }) && logged == 0;
+            if !thaw_of_what_does_not_wait {
+                assert_eq!(logged, 1, "one change, one line in its log");
+                assert_eq!(after.updated_at, now.wall);
+            }
+        }
+    }
+    if let Ok(Applied::ChangedAndStop(token)) = done {
+        assert!(before.state.is_in_flight() && *token == before.token && after.live.is_none());
+    }
+
+    assert_eq!(
+        (after.id, after.created_at, &after.key),
+        (before.id, before.created_at, &before.key)
+    );
+    assert!(after.token >= before.token, "tokens only grow");
+    let unseen = matches!(event, Event::HandedBack { was_started: false });
+    assert!(after.attempt >= before.attempt || (unseen && after.attempt.0 + 1 == before.attempt.0));
+    assert_eq!(
+        after.attempt.0 > before.attempt.0,
+        after.token > before.token,
+        "a new number has a new token"
+    );
+    let begins = matches!(event, Event::Replay | Event::Replace { .. }) && done.is_ok();
+    assert_eq!(after.generation, before.generation + u32::from(begins));
+    if now.wall >= before.updated_at {
+        assert!(after.updated_at >= before.updated_at);
+    }
+    if before.state.is_ended() {
+        let by_a_person = matches!(event, Event::Replay | Event::Resolve { .. });
+        let mut thawed = before.clone();
+        thawed.thaw = after.thaw;
+        assert!(
+            after == &thawed || (before.state == State::Dead && by_a_person),
+            "{event:?} changed an ended task"
+        );
+    }
+    if before.state.is_in_flight() && !after.state.is_in_flight() && !unseen {
+        assert_eq!(
+            after.attempts_log.total,
+            before.attempts_log.total + 1,
+            "an attempt that ends is recorded"
+        );
+    }
+    let settled = matches!(event, Event::Finished { .. } | Event::Snoozed { .. }) && done.is_ok();
+    if settled && !after.state.is_ended() {
+        assert!(
+            after.next.fire_ms >= after.next.clock_ms(now),
+            "no attempt is due before the one before it ended"
+        );
+    }
+    if let Err(Refusal::StaleToken { given, .. }) = done {
+        assert!(!before.state.is_in_flight() || before.token != *given);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    #[test]
+    fn whatever_happens_to_a_task_it_stays_whole(fixture in fixture(), steps in steps(), random in 0.0..=1.0f64) {
+        let mut life = Life::of(fixture);
+        life.random = random;
+        // A person who lets a parked task go on gives it an attempt that its budget has no more.
+        let mut granted = 0;
+        for step in steps {
+            match step {
+                Step::Wait(length) => life.wait(length),
+                Step::Jump(ms) => life.clock.step_wall(ms),
+                Step::Happen(happening) => {
+                    let event = happening.event(&life);
+                    let before = life.task.clone();
+                    let done = life.apply(event.clone());
+                    may_follow(&before, &event, &done, &life.task, life.now());
+                    is_whole(&life.task);
+                    if life.task.generation > before.generation {
+                        granted = 0;
+                    } else if matches!(event, Event::Resume) && done == Ok(Applied::Changed) && !life.task.has_attempts_left() {
+                        granted += 1;
+                    }
+                    prop_assert!(life.task.attempts <= life.task.spec.retry.max_attempts + granted);
+                    if done == Ok(Applied::Gone) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Tasks and notes as nobody would write them: generators for property tests, and two plain fixtures.
+//!
+//! Every field is drawn on its own, so states occur here that no transition leads to: a store must take them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
+use crate::ids::{AttemptNumber, AttemptToken, Slot, TaskId};
+use crate::store::{KeptAnswer, Tombstone};
+use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
+use crate::task::model::{
+    DeadReason, Due, Lane, LastOutcome, LiveAttempt, Pause, PauseClock, State, Task, WaitingFor,
+};
+use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
+use crate::task::spec::{
+    Action, Class, Delivery, HttpAction, RawJson, TaskKey, TaskSpec, Timeouts, TopicName,
+};
+
+const OUTCOMES: [&str; 9] = [
+    "succeeded",
+    "failed",
+    "timeout",
+    "lease_expired",
+    "snoozed",
+    "cancelled",
+    "given_back",
+    "outcome_unknown",
+    "total_time",
+];
+
+/// Task number `n` of many alike: a keyed push with 60 bytes of payload, due half an hour after its creation.
+pub fn plain_task(n: u64) -> Task {
+    let wall = WallMs(1_796_000_000_000 + i64::try_from(n).expect("a test's number is small"));
+    let now = Now {
+        wall,
+        mono: MonoMs(0),
+        steady: SteadyMs(wall.0),
+    };
+    let topic = TopicName::parse("order.unpaid").expect("a good name");
+    let key = TaskKey::parse(&format!("order-{n:08}")).expect("a good name");
+    let id = TaskId::with_tail(Slot::of_key(topic.as_str(), key.as_str()), wall, n);
+    let spec = TaskSpec {
+        action: Action::Http(HttpAction {
+            url: "http://127.0.0.1:9000/close".into(),
+            method: "POST".into(),
+            headers: Vec::new(),
+            expect_status: Vec::new(),
+        }),
+        payload: Some(RawJson::from(format!(
+            r#"{{"order_id":{n:08},"customer":"c-17","amount_cents":129900}}"#
+        ))),
+        ..TaskSpec::default()
+    };
+    let due = Due::after(DurationMs::secs(1800), now);
+    Task::new(id, topic, Some(key), Arc::new(spec), due, now, "api")
+}
+
+/// One fixed task with something in every field.
+pub fn golden_task() -> Task {
+    let error = || ErrorNote {
+        code: "http_503".into(),
+        message: "busy".into(),
+    };
+    let mut task = plain_task(42);
+    task.spec = Arc::new(TaskSpec {
+        action: Action::Http(HttpAction {
+            url: "https://example.org/close".into(),
+            method: "PUT".into(),
+            headers: vec![("x-shop".into(), "a".into())],
+            expect_status: vec![200, 404],
+        }),
+        payload: Some(RawJson::from(r#"{"order_id":42}"#.to_owned())),
+        retry: RetryPolicy {
+            backoff: Backoff::Exponential {
+                base: DurationMs(1000),
+                factor: 2.0,
+                cap: DurationMs(60_000),
+            },
+            jitter: 0.25,
+            max_attempts: 5,
+            on: vec![("http_4xx".into(), OnFailure::Dead)],
+        },
+        timeouts: Timeouts {
+            attempt: DurationMs(10_000),
+            grace: DurationMs(2_000),
+            total: Some(DurationMs(7_200_000)),
+        },
+        delivery: Delivery::AtMostOnce,
+        class: Class::Core,
+        max_lateness: Some(DurationMs(60_000)),
+        tags: vec![("region".into(), "eu".into())],
+        facts: Some(RawJson::from(r#"{"vip":true}"#.to_owned())),
+    });
+    task.state = State::Dead;
+    task.generation = 2;
+    task.next = Due::at(WallMs(1_796_000_009_000), Now::default());
+    task.first_due = Some(SteadyMs(1_796_000_000_500));
+    task.ended_at = Some(WallMs(1_796_000_010_000));
+    task.expires = Some(SteadyMs(1_798_592_010_000));
+    task.attempts = 1;
+    task.attempt = AttemptNumber(3);
+    task.token = AttemptToken(300);
+    task.live = Some(LiveAttempt {
+        started_at: Some(WallMs(1_796_000_009_001)),
+        worker: Some("w1".into()),
+        lease: Some(DurationMs(30_000)),
+        report_by: MonoMs(0),
+    });
+    task.pause = Some(Pause {
+        clock: PauseClock::Freeze,
+        since: SteadyMs(7),
+    });
+    task.waiting_for = Some(WaitingFor::Snooze);
+    task.dead_reason = Some(DeadReason::OutcomeUnknown);
+    task.last_outcome = Some(LastOutcome {
+        outcome: "outcome_unknown",
+        error: Some(error()),
+    });
+    task.result = Some(RawJson::from("[]".to_owned()));
+    task.result_dropped = true;
+    task.lateness_ms = Some(-1);
+    task.thaw = 4;
+    task.attempts_log.push(AttemptRecord {
+        attempt: AttemptNumber(3),
+        token: AttemptToken(300),
+        generation: 2,
+        started_at: None,
+        ended_at: WallMs(1_796_000_010_000),
+        executor: "http",
+        worker: None,
+        outcome: "failed",
+        error: Some(error()),
+    });
+    task
+}
+
+prop_compose! {
+    /// Any task, without what is not stored (`report_by`).
+    pub fn a_task()(
+        (slot, at, tail) in (any::<u64>(), 0..1_i64 << 47, any::<u64>()),
+        (topic, key, spec) in (a_topic(), option::of(a_key()), a_spec()),
+        (state, generation) in (a_state(), any::<u32>()),
+        (due, next) in (a_due(), option::of(a_due())),
+        (first_due, expires) in (option::of(steady()), option::of(steady())),
+        (created_at, updated_at, ended_at) in (wall(), wall(), option::of(wall())),
+        (attempts, attempt, token, thaw) in any::<(u32, u32, u64, u32)>(),
+        (live, pause) in (option::of(a_live_attempt()), option::of(a_pause())),
+        waiting_for in option::of(prop::sample::select(vec![WaitingFor::Retry, WaitingFor::Snooze])),
+        dead_reason in option::of(prop::sample::select(DeadReason::ALL.to_vec())),
+        last_outcome in option::of(a_last_outcome()),
+        (result, result_dropped, lateness_ms) in (option::of(some_json()), any::<bool>(), any::<Option<i64>>()),
+        attempts_log in latest(an_attempt()),
+        changes in latest(a_change()),
+    ) -> Task {
+        Task {
+            id: TaskId::with_tail(Slot::of_hash(slot), WallMs(at), tail),
+            topic, key, spec: Arc::new(spec), state, generation,
+            due, next: next.unwrap_or(due), first_due, created_at, updated_at, ended_at, expires,
+            attempts, attempt: AttemptNumber(attempt), token: AttemptToken(token),
+            live, pause, waiting_for, dead_reason, last_outcome,
+            result, result_dropped, lateness_ms, thaw, attempts_log, changes,
+        }
+    }
+}
+
+prop_compose! {
+    /// Any tombstone.
+    pub fn a_tombstone()(topic in a_topic(), key in a_key(), until in steady(), reason in text()) -> Tombstone {
+        Tombstone { topic, key, until, reason }
+    }
+}
+
+prop_compose! {
+    /// Any kept answer.
+    pub fn an_answer()(
+        (key, body) in any::<(u128, u128)>(),
+        first_at in wall(),
+        until in steady(),
+        answer in option::of((any::<u16>(), vec(any::<u8>(), 0..100).prop_map(Bytes::from))),
+    ) -> KeptAnswer {
+        KeptAnswer { key, body, first_at, until, answer }
+    }
+}
+
+fn text() -> impl Strategy<Value = String> {
+    vec(any::<char>(), 0..12).prop_map(String::from_iter)
+}
+
+fn name() -> impl Strategy<Value = String> {
+    vec(any::<char>().prop_filter("no control characters", |c| !c.is_control()), 1..20).prop_map(String::from_iter)
+}
+
+fn a_topic() -> impl Strategy<Value = TopicName> {
+    name().prop_map(|name| TopicName::parse(&name).expect("a good name"))
+}
+
+fn a_key() -> impl Strategy<Value = TaskKey> {
+    name().prop_map(|name| TaskKey::parse(&name).expect("a good name"))
+}
+
+fn some_json() -> impl Strategy<Value = RawJson> {
+    text().prop_map(RawJson::from)
+}
+
+fn wall() -> impl Strategy<Value = WallMs> {
+    any::<i64>().prop_map(WallMs)
+}
+
+fn steady() -> impl Strategy<Value = SteadyMs> {
+    any::<i64>().prop_map(SteadyMs)
+}
+
+fn length() -> impl Strategy<Value = DurationMs> {
+    any::<u64>().prop_map(DurationMs)
+}
+
+fn a_state() -> impl Strategy<Value = State> {
+    prop::sample::select(State::ALL.to_vec())
+}
+
+fn a_due() -> impl Strategy<Value = Due> {
+    let lane = prop::sample::select(vec![Lane::Wall, Lane::Steady]);
+    (wall(), lane, any::<i64>()).prop_map(|(at, lane, fire_ms)| Due { at, lane, fire_ms })
+}
+
+fn a_live_attempt() -> impl Strategy<Value = LiveAttempt> {
+    (option::of(wall()), option::of(text()), option::of(length())).prop_map(|(started_at, worker, lease)| {
+        LiveAttempt {
+            started_at,
+            worker,
+            lease,
+            report_by: MonoMs(0),
+        }
+    })
+}
+
+fn a_pause() -> impl Strategy<Value = Pause> {
+    let clock = prop::sample::select(vec![PauseClock::Keep, PauseClock::Freeze]);
+    (clock, steady()).prop_map(|(clock, since)| Pause { clock, since })
+}
+
+fn an_error() -> impl Strategy<Value = ErrorNote> {
+    (text(), text()).prop_map(|(code, message)| ErrorNote { code, message })
+}
+
+fn an_outcome() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(OUTCOMES.to_vec())
+}
+
+fn a_last_outcome() -> impl Strategy<Value = LastOutcome> {
+    (an_outcome(), option::of(an_error())).prop_map(|(outcome, error)| LastOutcome { outcome, error })
+}
+
+fn latest<T: std::fmt::Debug>(entry: impl Strategy<Value = T>) -> impl Strategy<Value = Latest<T>> {
+    (vec(entry, 0..4), any::<u32>()).prop_map(|(kept, total)| Latest { kept, total })
+}
+
+prop_compose! {
+    fn an_attempt()(
+        (attempt, token, generation) in any::<(u32, u64, u32)>(),
+        (started_at, ended_at) in (option::of(wall()), wall()),
+        executor in prop::sample::select(vec!["http", "pull", "handler"]),
+        worker in option::of(text()),
+        outcome in an_outcome(),
+        error in option::of(an_error()),
+    ) -> AttemptRecord {
+        AttemptRecord {
+            attempt: AttemptNumber(attempt), token: AttemptToken(token), generation,
+            started_at, ended_at, executor, worker, outcome, error,
+        }
+    }
+}
+
+prop_compose! {
+    fn a_change()(
+        at in wall(),
+        from in option::of(a_state()),
+        to in a_state(),
+        by in text(),
+        why in text(),
+    ) -> Change {
+        Change { at, from, to, by, why }
+    }
+}
+
+fn an_action() -> impl Strategy<Value = Action> {
+    let http = (text(), text(), pairs(), vec(any::<u16>(), 0..3)).prop_map(|(url, method, headers, expect_status)| {
+        Action::Http(HttpAction {
+            url,
+            method,
+            headers,
+            expect_status,
+        })
+    });
+    prop_oneof![
+        http,
+        Just(Action::Pull),
+        text().prop_map(|name| Action::Handler { name }),
+        Just(Action::None),
+    ]
+}
+
+fn pairs() -> impl Strategy<Value = Vec<(String, String)>> {
+    vec((text(), text()), 0..3)
+}
+
+fn a_retry_policy() -> impl Strategy<Value = RetryPolicy> {
+    let on_failure = prop::sample::select(vec![OnFailure::Retry, OnFailure::Dead, OnFailure::Park]);
+    let exponential = (length(), 1.0..10.0_f64, length());
+    let backoff = prop_oneof![
+        vec(length(), 1..5).prop_map(Backoff::Ladder),
+        length().prop_map(Backoff::Fixed),
+        exponential.prop_map(|(base, factor, cap)| Backoff::Exponential { base, factor, cap }),
+    ];
+    let on = vec((text(), on_failure), 0..3);
+    (backoff, 0.0..1.0_f64, any::<u32>(), on).prop_map(|(backoff, jitter, max_attempts, on)| RetryPolicy {
+        backoff,
+        jitter,
+        max_attempts,
+        on,
+    })
+}
+
+prop_compose! {
+    fn a_spec()(
+        (action, retry) in (an_action(), a_retry_policy()),
+        (payload, facts) in (option::of(some_json()), option::of(some_json())),
+        (attempt, grace, total) in (length(), length(), option::of(length())),
+        delivery in prop::sample::select(vec![Delivery::AtLeastOnce, Delivery::AtMostOnce]),
+        class in prop::sample::select(vec![Class::Core, Class::Normal, Class::Bulk]),
+        max_lateness in option::of(length()),
+        tags in pairs(),
+    ) -> TaskSpec {
+        TaskSpec {
+            action, payload, retry,
+            timeouts: Timeouts { attempt, grace, total },
+            delivery, class, max_lateness, tags, facts,
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Fixtures: defaults, plus the one thing that matters.
+//!
+//! A test says what it is about and nothing else, so that a reader sees at once what the result hangs on:
+//!
+//! ```text
+//!  task().topic("orders").due_in_minutes(30).build(at(0))      all else is what a task is by default
+//!  task().push().at_most_once().build(at(0))
+//! ```
+//!
+//! Time starts at [`START`] and is counted in milliseconds from there, the same on all clocks: [`at`].
+
+use std::sync::Arc;
+
+use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
+use crate::ids::{Slot, TaskId};
+use crate::task::model::Task;
+use crate::task::new_task::When;
+use crate::task::outcome::{Failure, Outcome};
+use crate::task::retry::{Backoff, RetryPolicy};
+use crate::task::spec::{Action, Delivery, HttpAction, TaskKey, TaskSpec, TopicName};
+
+/// When tests begin: 2026-11-30T00:53:20Z.
+pub const START: WallMs = WallMs(1_796_000_000_000);
+
+/// `ms` milliseconds into a test in which no clock was ever stepped.
+pub fn at(ms: i64) -> Now {
+    let wall = START.0.saturating_add(ms);
+    Now {
+        wall: WallMs(wall),
+        mono: MonoMs(ms),
+        steady: SteadyMs(wall),
+    }
+}
+
+/// `count` minutes.
+pub const fn minutes(count: u64) -> DurationMs {
+    DurationMs::secs(count * 60)
+}
+
+/// A task of the topic `order.unpaid` without a key, due now, for workers to lease.
+pub fn task() -> TaskFixture {
+    TaskFixture {
+        topic: TopicName::parse("order.unpaid").expect("a good name"),
+        key: None,
+        when: When::After(DurationMs(0)),
+        spec: TaskSpec::default(),
+    }
+}
+
+/// A task in the making; see [`task`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct TaskFixture {
+    topic: TopicName,
+    key: Option<TaskKey>,
+    when: When,
+    spec: TaskSpec,
+}
+
+impl TaskFixture {
+    /// Of this topic.
+    pub fn topic(mut self, name: &str) -> Self {
+        self.topic = TopicName::parse(name).expect("a good name");
+        self
+    }
+
+    /// With this key.
+    pub fn key(mut self, key: &str) -> Self {
+        self.key = Some(TaskKey::parse(key).expect("a good key"));
+        self
+    }
+
+    /// Due in so many minutes.
+    pub fn due_in_minutes(self, count: u64) -> Self {
+        self.due_in(minutes(count))
+    }
+
+    /// Due after this length of time.
+    pub fn due_in(mut self, length: DurationMs) -> Self {
+        self.when = When::After(length);
+        self
+    }
+
+    /// Due at this instant of the wall clock.
+    pub fn due_at(mut self, instant: WallMs) -> Self {
+        self.when = When::At(instant);
+        self
+    }
+
+    /// With this action.
+    pub fn action(mut self, action: Action) -> Self {
+        self.spec.action = action;
+        self
+    }
+
+    /// With a push to a receiver on this machine.
+    pub fn push(self) -> Self {
+        self.action(Action::Http(HttpAction {
+            url: "http://127.0.0.1:9000/close".to_owned(),
+            method: "POST".to_owned(),
+            headers: Vec::new(),
+            expect_status: Vec::new(),
+        }))
+    }
+
+    /// Never to be attempted again while its outcome is unknown.
+    pub fn at_most_once(mut self) -> Self {
+        self.spec.delivery = Delivery::AtMostOnce;
+        self
+    }
+
+    /// With this retry policy.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.spec.retry = policy;
+        self
+    }
+
+    /// With this wait between attempts.
+    pub fn retry_after(mut self, wait: DurationMs) -> Self {
+        self.spec.retry.backoff = Backoff::Fixed(wait);
+        self
+    }
+
+    /// With at most so many attempts.
+    pub fn max_attempts(mut self, count: u32) -> Self {
+        self.spec.retry.max_attempts = count;
+        self
+    }
+
+    /// With this time for all attempts together.
+    pub fn total(mut self, length: DurationMs) -> Self {
+        self.spec.timeouts.total = Some(length);
+        self
+    }
+
+    /// What was asked for.
+    pub fn spec(&self) -> Arc<TaskSpec> {
+        Arc::new(self.spec.clone())
+    }
+
+    /// The task, created at `now`.
+    pub fn build(self, now: Now) -> Task {
+        let slot = self.key.as_ref().map_or_else(Slot::random, |key| {
+            Slot::of_key(self.topic.as_str(), key.as_str())
+        });
+        let id = TaskId::new(slot, now.wall);
+        let due = self.when.due(now);
+        Task::new(
+            id,
+            self.topic,
+            self.key,
+            Arc::new(self.spec),
+            due,
+            now,
+            "test",
+        )
+    }
+}
+
+/// An attempt that did the work, without a result.
+pub fn succeeded() -> Outcome {
+    Outcome::Succeeded {
+        result: None,
+        result_dropped: false,
+    }
+}
+
+/// An attempt that failed with this code, for which another attempt may help.
+pub fn failed(code: &str) -> Outcome {
+    Outcome::Failed(failure(code))
+}
+
+/// The failure behind [`failed`], for tests that change one thing about it.
+pub fn failure(code: &str) -> Failure {
+    Failure {
+        code: code.to_owned(),
+        message: format!("the receiver said {code}"),
+        retryable: true,
+        retry_after: None,
+    }
+}

@@ -1,0 +1,193 @@
+//! Supervision: somebody notices when a part of the house dies, and starts it again from its store.
+//!
+//! actix alone does not: its `Supervisor` goes down with the actor that panics, later messages vanish without a
+//! word, and there is no limit to restarts (`tests/actix_facts.rs` pins all this). So every long-lived actor is
+//! a **child** of one watchdog:
+//!
+//! ```text
+//!              start(ChildContext) on a thread of its own
+//!          ┌─────────────────────────────────────────────►┌──────────┐
+//!  ┌──────────────┐      pulse (atomics, 50 ms) ◄─────────│ child g1 │  on its own arbiter
+//!  │ WatchdogActor│      kill switch, stop hook ─────────►│          │
+//!  └──────────────┘◄───── death notice (drop guard) ──────└──────────┘
+//!     │  │   └ Starting → Running ─ dies → at once, or BackingOff → Starting g2 … → Parked
+//!     │  └ own pulse, which readiness checks
+//!     ▼
+//!   Board ◄── HTTP, readiness, metrics: read without asking the actor
+//! ```
+//!
+//! - **One path.** A restart drops the child and builds it again from its store, exactly like a cold start.
+//! - **Noticing.** A child that ends is heard through its [`DeathNotice`]; one that hangs shows in its
+//!   [`Pulse`], by a pure [`verdict`](liveness::verdict).
+//! - **One incarnation at a time.** The next start begins when the last one's start has returned *and* its death
+//!   notice was dropped. Words from older generations change nothing.
+//! - **Patience with an end.** [`RestartPolicy`]: the first restart at once, then longer pauses, then `Parked`.
+//! - **The watchdog waits for nobody.** It is alone on its thread, reads atomics, gets messages, and runs no
+//!   child's code but a stop hook that only sends.
+//!
+//! Cost: per child two atomic loads each 50 ms. Limits: a child that hangs is shown as `Stuck` and not yet
+//! killed. Invariants: this module knows no other actor of the house; `pulse`, `liveness`, `restart` and
+//! `death_notice` know no actix.
+
+use std::sync::Arc;
+
+use actix::{Actor, Addr, AsyncContext};
+use parking_lot::{Condvar, Mutex};
+
+use crate::clock::{Clock, DurationMs};
+
+use actor::{Child, Look, Restart, Shutdown, WatchdogActor};
+
+mod actor;
+mod child;
+mod death_notice;
+pub mod liveness;
+mod pulse;
+mod restart;
+
+pub use child::{
+    ChildContext, ChildId, ChildSpec, ChildState, ChildStatus, Generation, KillSwitch,
+    NamedArbiter, PulseStatus, StartChild, StartFault, named_arbiter,
+};
+pub use death_notice::{Death, DeathCause, DeathNotice};
+pub use liveness::{Bounds, Verdict};
+pub use pulse::{Phase, Pulse, PulseReading};
+pub use restart::{NextStart, RestartHistory, RestartPolicy};
+
+/// The watchdog as the engine holds it. Dropping it ends the watchdog, not the children.
+pub struct Watchdog {
+    board: Arc<Board>,
+    addr: Addr<WatchdogActor>,
+    _arbiter: NamedArbiter,
+}
+
+/// No child has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no child is named {0}")]
+pub struct UnknownChild(pub String);
+
+/// Some children are not up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not running: {}", .children.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+pub struct NotRunning {
+    /// Those that are not.
+    pub children: Vec<ChildStatus>,
+}
+
+impl Watchdog {
+    /// Starts the watchdog on its own thread, and all children, each on its own; waits for none of them.
+    ///
+    /// # Panics
+    /// When two children share a name, or the machine gives no thread.
+    pub fn start(clock: Clock, children: Vec<ChildSpec>) -> Self {
+        for (n, child) in children.iter().enumerate() {
+            let taken = children[..n].iter().any(|other| other.name == child.name);
+            assert!(!taken, "two children are named {}", child.name);
+        }
+        let now = clock.now().mono;
+        let children: Vec<Child> = children
+            .into_iter()
+            .enumerate()
+            .map(|(n, spec)| Child::new(ChildId(n), spec, now))
+            .collect();
+        let board = Arc::new(Board {
+            children: Mutex::new(children.iter().map(|child| child.status.clone()).collect()),
+            changed: Condvar::new(),
+            watchdog_pulse: Pulse::new(now),
+        });
+        let arbiter = named_arbiter("watchdog").expect("the machine has a thread for the watchdog");
+        let addr = WatchdogActor::start_in_arbiter(&arbiter.handle(), {
+            let (clock, board) = (clock.clone(), board.clone());
+            move |ctx| WatchdogActor::new(clock, board, children, ctx.address())
+        });
+        // A test's clock passes no time by itself: look again whenever it is moved.
+        let look = addr.clone();
+        clock.on_move(move || look.do_send(Look));
+        Self {
+            board,
+            addr,
+            _arbiter: arbiter,
+        }
+    }
+
+    /// What is shown of the children. Cheap to clone and to read.
+    pub fn board(&self) -> &Arc<Board> {
+        &self.board
+    }
+
+    /// Blocks this thread until all children run, or one is parked, or `timeout` has passed.
+    ///
+    /// # Errors
+    /// The children that do not run.
+    pub fn wait_all_running(&self, timeout: DurationMs) -> Result<(), NotRunning> {
+        self.board.wait_until(timeout, |children| {
+            children.iter().all(ChildStatus::is_running)
+                || children.iter().any(ChildStatus::is_parked)
+        });
+        let mut children = self.board.children();
+        children.retain(|child| !child.is_running());
+        if children.is_empty() {
+            Ok(())
+        } else {
+            Err(NotRunning { children })
+        }
+    }
+
+    /// Asks a running child to leave, so that it is started again; starts one that backs off or is parked now.
+    /// What a person asks for is no fault: it counts towards no limit, and wipes what counted before.
+    ///
+    /// # Errors
+    /// When no child has this name.
+    pub fn restart(&self, name: &str) -> Result<(), UnknownChild> {
+        let children = self.board.children.lock();
+        let place = children.iter().position(|child| child.name == name);
+        let child = place
+            .map(ChildId)
+            .ok_or_else(|| UnknownChild(name.to_owned()))?;
+        self.addr.do_send(Restart(child));
+        Ok(())
+    }
+
+    /// Nothing is started again from here on. Running children are left alone, for the engine to end in its
+    /// own order; they show as `Stopped` then. One that was still starting is asked to leave when it is up.
+    pub fn shutdown(&self) {
+        self.addr.do_send(Shutdown);
+    }
+}
+
+/// What is shown of all children, written by the watchdog and read by anybody.
+pub struct Board {
+    children: Mutex<Vec<ChildStatus>>,
+    changed: Condvar,
+    watchdog_pulse: Pulse,
+}
+
+impl Board {
+    /// All children, in the order they were given. At most one round (50 ms) old.
+    pub fn children(&self) -> Vec<ChildStatus> {
+        self.children.lock().clone()
+    }
+
+    /// One child by its name.
+    pub fn child(&self, name: &str) -> Option<ChildStatus> {
+        let children = self.children.lock();
+        children.iter().find(|child| child.name == name).cloned()
+    }
+
+    /// The watchdog's own pulse: it beats each round, so judge it like any child's.
+    pub fn watchdog_pulse(&self) -> PulseReading {
+        self.watchdog_pulse.read()
+    }
+
+    /// Blocks this thread until `done` holds for the children or `timeout` has passed; says whether it holds.
+    pub fn wait_until(
+        &self,
+        timeout: DurationMs,
+        mut done: impl FnMut(&[ChildStatus]) -> bool,
+    ) -> bool {
+        let mut children = self.children.lock();
+        self.changed
+            .wait_while_for(&mut children, |seen| !done(seen), timeout.to_std());
+        done(&children)
+    }
+}

@@ -1,0 +1,353 @@
+//! What is done when a task is due, in and out. An HTTP action is checked here once and for all: whoever sends it
+//! later need not ask again whether a header could break out of its line.
+
+use serde::Serialize;
+use url::Url;
+use utoipa::ToSchema;
+
+use crate::limits;
+use crate::task::{Action, HttpAction};
+use crate::wire::decode::{NO_FIELDS, Node, Shape};
+use crate::wire::task_out::Map;
+
+const KINDS: &[&str] = &["http", "pull", "handler", "none"];
+const ACTION: Shape = Shape {
+    fields: KINDS,
+    not_built: &["command", "poll", "complete_only"],
+};
+const HTTP: Shape = Shape {
+    fields: &["url", "method", "headers", "expect_status"],
+    not_built: &["success_if"],
+};
+const HANDLER: Shape = Shape {
+    fields: &["name"],
+    not_built: &[],
+};
+
+const METHODS: [(&str, &str); 6] = [
+    ("POST", "POST"),
+    ("GET", "GET"),
+    ("PUT", "PUT"),
+    ("PATCH", "PATCH"),
+    ("DELETE", "DELETE"),
+    ("HEAD", "HEAD"),
+];
+/// Most statuses that mean success.
+const STATUSES_MAX: usize = 64;
+/// Longest name of a handler, in bytes.
+const HANDLER_NAME_BYTES_MAX: usize = 128;
+
+/// Headers of a connection, of the message's framing, and those that we send.
+const HEADERS_NOT_THEIRS: [&str; 13] = [
+    "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings",
+    "host", "content-length", "expect",
+    "traceparent", "tracestate", "user-agent",
+];
+const HEADER_PREFIXES_NOT_THEIRS: [&str; 3] = ["proxy-", "webhook-", "duetime-"];
+
+/// Reads an action: exactly one kind.
+pub(super) fn action(node: Node<'_, '_>) -> Option<Action> {
+    let body = node.object(&ACTION)?;
+    let kind = body.one_of(KINDS)?;
+    body.required(kind, |node| match kind {
+        "http" => http(node).map(Action::Http),
+        "handler" => {
+            let handler = node.object(&HANDLER)?;
+            let name = handler.required("name", |node| node.line(HANDLER_NAME_BYTES_MAX))?;
+            Some(Action::Handler { name: name.into_owned() })
+        }
+        "pull" => node.object(&NO_FIELDS).map(|_| Action::Pull),
+        _ => node.object(&NO_FIELDS).map(|_| Action::None),
+    })
+}
+
+fn http(node: Node<'_, '_>) -> Option<HttpAction> {
+    let body = node.object(&HTTP)?;
+    let url = body.required("url", url);
+    let method = body.optional("method", |node| node.word(&METHODS)).unwrap_or("POST");
+    let headers = body.optional("headers", headers).unwrap_or_default();
+    let expect_status = body.optional("expect_status", |node| {
+        node.list(STATUSES_MAX, |node| node.whole(200..=599).map(|status| status as u16))
+    });
+    Some(HttpAction {
+        url: url?,
+        method: method.to_owned(),
+        headers,
+        expect_status: expect_status.unwrap_or_default(),
+    })
+}
+
+/// A URL as it was written, without its fragment, which is never sent.
+fn url(node: Node<'_, '_>) -> Option<String> {
+    let text = node.text()?;
+    let (sent, _) = text.split_once('#').unwrap_or((&text, ""));
+    match url_flaw(sent) {
+        None => Some(sent.to_owned()),
+        Some(flaw) => node.refuse("invalid_url", flaw),
+    }
+}
+
+/// What is wrong with a URL. The parser is a browser's, which repairs what it can (`http:///x`, `http:\\x`, line
+/// breaks); what would be repaired is refused, so that nobody's mistake becomes somebody's request.
+fn url_flaw(url: &str) -> Option<String> {
+    if url.len() > limits::URL_BYTES_MAX {
+        return Some(format!("is {} bytes long, at most {} are allowed", url.len(), limits::URL_BYTES_MAX));
+    }
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+        return Some("must begin with http:// or https://".to_owned());
+    }
+    if url.chars().any(|c| c.is_control() || c.is_whitespace() || c == '\\') {
+        return Some("must not contain spaces, control characters or backslashes".to_owned());
+    }
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    if authority.is_empty() || authority.starts_with(':') {
+        return Some("must name a host".to_owned());
+    }
+    if authority.contains('@') {
+        return Some("must not carry a user name or password; send a header instead".to_owned());
+    }
+    match Url::parse(url) {
+        Ok(parsed) if parsed.port() == Some(0) => Some("must not name port 0".to_owned()),
+        Ok(parsed) if parsed.host_str().is_none_or(str::is_empty) => Some("must name a host".to_owned()),
+        Ok(_) => None,
+        Err(error) => Some(format!("is not a URL: {error}")),
+    }
+}
+
+fn headers(node: Node<'_, '_>) -> Option<Vec<(String, String)>> {
+    let mut names: Vec<String> = Vec::new();
+    let mut bytes = 0;
+    let headers = node.entries(limits::HEADERS_MAX, |name, node| {
+        let value = header_value(node)?;
+        if let Some(flaw) = header_name_flaw(name) {
+            return node.refuse("invalid_header", flaw);
+        }
+        let lower = name.to_ascii_lowercase();
+        if names.contains(&lower) {
+            return node.refuse("duplicate_field", "stands there twice, in other letters");
+        }
+        names.push(lower);
+        bytes += name.len() + value.len();
+        Some((name.to_owned(), value))
+    })?;
+    if bytes > limits::HEADER_BYTES_MAX {
+        let detail = format!("are {bytes} bytes long in all, at most {} are allowed", limits::HEADER_BYTES_MAX);
+        return node.refuse("too_long", detail);
+    }
+    Some(headers)
+}
+
+fn header_name_flaw(name: &str) -> Option<&'static str> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_name = |known: &&str| name.eq_ignore_ascii_case(known);
+    let begins_with = |prefix: &&str| {
+        let begin = name.as_bytes().get(..prefix.len());
+        begin.is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes()))
+    };
+    if name.is_empty() || !name.bytes().all(is_token) {
+        Some("is no header name: letters, digits and -_.!#$%&'*+^`|~ only")
+    } else if HEADERS_NOT_THEIRS.iter().any(|known| is_name(&known)) {
+        Some("must not be given: it belongs to the connection, or is sent by us")
+    } else if HEADER_PREFIXES_NOT_THEIRS.iter().any(|prefix| begins_with(&prefix)) {
+        Some("must not be given: names that begin with proxy-, webhook- or duetime- are not yours to send")
+    } else {
+        None
+    }
+}
+
+fn header_value(node: Node<'_, '_>) -> Option<String> {
+    let value = node.text()?;
+    if value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
+        return node.refuse("control_character", "must not contain line breaks or other control characters");
+    }
+    Some(value.into_owned())
+}
+
+/// What is done when a task is due: exactly one kind.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Action)]
+#[serde(rename_all = "snake_case")]
+pub enum ActionBody<'a> {
+    /// Push to a URL.
+    Http(#[schema(value_type = HttpBody)] HttpBody<'a>),
+    /// Wait for an outside worker to lease it.
+    Pull {},
+    /// Run a handler of the embedding process.
+    Handler {
+        /// The name it was registered under.
+        #[schema(value_type = String)]
+        name: &'a str,
+    },
+    /// End as succeeded when due.
+    None {},
+}
+
+/// An HTTP request to a receiver.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = HttpAction)]
+pub struct HttpBody<'a> {
+    /// `http` or `https`, with a host, without user name and password.
+    #[schema(value_type = String, example = "http://127.0.0.1:9000/close", max_length = 2048)]
+    url: &'a str,
+    /// `POST`, `GET`, `PUT`, `PATCH`, `DELETE` or `HEAD`.
+    #[schema(value_type = String, default = "POST", required = false)]
+    method: &'a str,
+    /// At most 32, and 8 KiB in all.
+    #[schema(value_type = std::collections::HashMap<String, String>, required = false)]
+    headers: Map<'a, String>,
+    /// Statuses that mean success; empty means 200 to 299.
+    #[schema(value_type = Vec<u16>, required = false)]
+    expect_status: &'a [u16],
+}
+
+impl<'a> From<&'a Action> for ActionBody<'a> {
+    fn from(action: &'a Action) -> Self {
+        match action {
+            Action::Http(http) => Self::Http(HttpBody {
+                url: &http.url,
+                method: &http.method,
+                headers: Map(&http.headers, String::as_str),
+                expect_status: &http.expect_status,
+            }),
+            Action::Pull => Self::Pull {},
+            Action::Handler { name } => Self::Handler { name },
+            Action::None => Self::None {},
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::wire::decode::decode;
+    use crate::wire::tests::{properties, refused};
+
+    fn http_with(field: &str, value: Value) -> Result<Action, crate::wire::problem::Problem> {
+        let mut http = json!({"url": "http://127.0.0.1:9/x"});
+        http[field] = value;
+        decode(json!({ "http": http }).to_string().as_bytes(), action)
+    }
+
+    fn refusal(field: &str, value: Value) -> Vec<(String, &'static str)> {
+        refused(http_with(field, value))
+    }
+
+    #[test]
+    fn every_kind_is_read_and_shown_as_it_would_be_given() {
+        let full = json!({"http": {"url": "https://a.example:8443/b?c=d", "method": "PUT",
+            "headers": {"x-shop": "a\tü", "authorization": "Bearer x"}, "expect_status": [200, 404]}});
+        for json in [full, json!({"pull": {}}), json!({"handler": {"name": "close"}}), json!({"none": {}})] {
+            let action = decode(json.to_string().as_bytes(), action).unwrap();
+            assert_eq!(serde_json::to_value(ActionBody::from(&action)).unwrap(), json);
+        }
+        let Action::Http(short) = http_with("headers", json!(null)).unwrap() else {
+            panic!("it is a push");
+        };
+        assert_eq!((short.method.as_str(), short.headers.len(), short.expect_status.len()), ("POST", 0, 0));
+    }
+
+    #[test]
+    fn no_kind_two_kinds_and_unknown_kinds_are_refused() {
+        for (json, pointer, code) in [
+            (json!({}), "", "missing"),
+            (json!({"fax": {}}), "/fax", "unknown_field"),
+            (json!({"none": {}, "pull": {}}), "/none", "conflict"),
+            (json!({"none": null}), "", "missing"),
+            (json!({"none": {"x": 1}}), "/none/x", "unknown_field"),
+            (json!({"handler": {}}), "/handler/name", "missing"),
+            (json!({"command": {"program": "x"}}), "/command", "not_supported"),
+            (json!({"poll": {}}), "/poll", "not_supported"),
+            (json!({"complete_only": {}}), "/complete_only", "not_supported"),
+            (json!({"http": {"url": "http://a", "success_if": "x"}}), "/http/success_if", "not_supported"),
+            (json!({"http": {}}), "/http/url", "missing"),
+        ] {
+            let read = decode(json.to_string().as_bytes(), action);
+            assert_eq!(refused(read), [(pointer.to_owned(), code)], "{json}");
+        }
+    }
+
+    #[test]
+    fn a_url_is_http_names_a_host_and_carries_no_credentials() {
+        let long = format!("http://a/{}", "x".repeat(2048));
+        for url in [
+            "http:///x", "file:///etc/passwd", "not a url", "", "ftp://127.0.0.1/x", "javascript:alert(1)", "http://",
+            "http:x", "http:/x/y", "http://:80/", "http://a:0/", "http://a:99999/", "http://u:p@a/", "http://@a/",
+            "http://a/\nb", "http://a/ b", " http://a/", "http:\\\\a\\b", "http://a\\@b/", "http://[::1/", "http://?x",
+            "http://#x", "//a/b", long.as_str(),
+        ] {
+            assert_eq!(refusal("url", json!(url)), [("/http/url".to_owned(), "invalid_url")], "{url:?}");
+        }
+        assert_eq!(refusal("url", json!(7)), [("/http/url".to_owned(), "wrong_type")]);
+        for (given, kept) in [
+            ("http://127.0.0.1:9/x", "http://127.0.0.1:9/x"),
+            ("HTTPS://Shop.Example", "HTTPS://Shop.Example"),
+            ("http://[::1]:80/a?b=c@d#part", "http://[::1]:80/a?b=c@d"),
+            ("http://bücher.example/ü", "http://bücher.example/ü"),
+        ] {
+            let Ok(Action::Http(http)) = http_with("url", json!(given)) else {
+                panic!("{given} is refused");
+            };
+            assert_eq!(http.url, kept);
+        }
+    }
+
+    #[test]
+    fn headers_can_not_break_out_of_their_line_nor_be_ours() {
+        let long_value = "v".repeat(9 * 1024);
+        for (name, value, code) in [
+            ("x-a", "b\r\nx-evil: 1", "control_character"),
+            ("x-a", "b\nc", "control_character"),
+            ("x-a", "b\0c", "control_character"),
+            ("x-a", "b\u{7f}", "control_character"),
+            ("x a", "b", "invalid_header"),
+            ("", "b", "invalid_header"),
+            ("x-ü", "b", "invalid_header"),
+            ("x:a", "b", "invalid_header"),
+            ("connection", "close", "invalid_header"),
+            ("Transfer-Encoding", "chunked", "invalid_header"),
+            ("content-length", "3", "invalid_header"),
+            ("HOST", "evil", "invalid_header"),
+            ("webhook-signature", "v1,x", "invalid_header"),
+            ("Duetime-Attempt", "1", "invalid_header"),
+            ("proxy-authorization", "x", "invalid_header"),
+            ("user-agent", "x", "invalid_header"),
+            ("traceparent", "x", "invalid_header"),
+        ] {
+            let pointer = format!("/http/headers/{name}");
+            assert_eq!(refusal("headers", json!({ name: value })), [(pointer, code)], "{name:?}: {value:?}");
+        }
+        for (headers, pointer, code) in [
+            (json!({"x-a": 1}), "/http/headers/x-a", "wrong_type"),
+            (json!({"a/b": "c"}), "/http/headers/a~1b", "invalid_header"),
+            (json!({"x-a": "1", "X-A": "2"}), "/http/headers/X-A", "duplicate_field"),
+            (json!({"x-a": long_value}), "/http/headers", "too_long"),
+            (json!([]), "/http/headers", "wrong_type"),
+        ] {
+            assert_eq!(refusal("headers", headers), [(pointer.to_owned(), code)]);
+        }
+        let many = |n: usize| (0..n).map(|i| (format!("x-{i}"), json!("v"))).collect::<serde_json::Map<_, _>>();
+        assert_eq!(refusal("headers", many(33).into()), [("/http/headers".to_owned(), "too_many")]);
+        assert!(http_with("headers", many(32).into()).is_ok());
+    }
+
+    #[test]
+    fn methods_and_statuses_are_those_of_http() {
+        for (field, value, pointer, code) in [
+            ("method", json!("post"), "/http/method", "unknown_value"),
+            ("method", json!("CONNECT"), "/http/method", "unknown_value"),
+            ("expect_status", json!([200, 99]), "/http/expect_status/1", "out_of_range"),
+            ("expect_status", json!(["2xx"]), "/http/expect_status/0", "wrong_type"),
+        ] {
+            assert_eq!(refusal(field, value), [(pointer.to_owned(), code)]);
+        }
+    }
+
+    #[test]
+    fn the_documented_fields_are_those_that_are_read() {
+        assert_eq!(properties::<HttpBody<'_>>(), HTTP.fields);
+    }
+}

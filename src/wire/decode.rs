@@ -1,0 +1,749 @@
+//! From bytes to values, with the exact place of everything that is wrong.
+//!
+//! A body is read like a form by a friendly clerk: field by field, noting every mistake, and only at the end
+//! saying yes or no. So a caller learns of all mistakes at once, each with a pointer:
+//!
+//! ```text
+//!  bytes ─▶ text (UTF-8, JSON, depth)      wrong here: 400 for the whole
+//!            └▶ Node  a value and its path        ┐
+//!                ├─ text(), length(), whole(), …  │ wrong here: noted in Errors, 422
+//!                └─ object(&Shape) ─▶ Object      │
+//!                    └─ optional("key", f) ───────┘
+//! ```
+//!
+//! Why not serde's derive: it stops at the first mistake, loses its place in untagged and flattened types, speaks of
+//! Rust's types, and takes the last of two fields of one name without a word. Here a [`Shape`] declares the fields
+//! once; what it does not name is refused, and `null` is the same as absent. Nothing is copied until a value is
+//! taken: an [`Object`] holds slices of the body, one slot per declared field.
+//!
+//! **The one rule for readers:** a function that takes a [`Node`] returns `None` only after it has noted why.
+//!
+//! Cost: each level of nesting is scanned once more, about 1 ns per byte and level.
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::clock::DurationMs;
+use crate::task::duration::{self, DurationError};
+use crate::task::spec::{NameError, RawJson};
+use crate::wire::guard;
+use crate::wire::problem::{Code, FieldError, Problem};
+
+/// Most mistakes that are told in full; the rest is counted.
+const ERRORS_TOLD_MAX: usize = 32;
+/// Longest step of a pointer, in bytes; a longer name is cut.
+const STEP_BYTES_MAX: usize = 256;
+/// Most fields of one [`Shape`], with those beside it.
+const SLOTS: usize = 20;
+
+/// Reads a body.
+///
+/// # Errors
+/// 400 when it is not JSON, 422 with all mistakes that `read` noted.
+pub fn decode<T>(bytes: &[u8], read: impl FnOnce(Node<'_, '_>) -> Option<T>) -> Result<T, Problem> {
+    decode_checked(checked(bytes)?, read)
+}
+
+/// Reads a body that may be left out: an empty one counts as `{}`.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_or_empty<T>(bytes: &[u8], read: impl FnOnce(Node<'_, '_>) -> Option<T>) -> Result<T, Problem> {
+    let empty = bytes.iter().all(u8::is_ascii_whitespace);
+    decode(if empty { b"{}" } else { bytes }, read)
+}
+
+/// Reads a part of a text that [`checked`] let through.
+pub(super) fn decode_checked<T>(json: &str, read: impl FnOnce(Node<'_, '_>) -> Option<T>) -> Result<T, Problem> {
+    let errors = Errors::default();
+    let value = read(Node {
+        json,
+        path: Path::default(),
+        errors: &errors,
+    });
+    errors.close()?;
+    Ok(value.expect("a reader notes why it returns nothing"))
+}
+
+/// The one JSON value that the bytes hold, as text.
+pub(super) fn checked(bytes: &[u8]) -> Result<&str, Problem> {
+    let not_json = |why: &dyn fmt::Display| Problem::new(Code::NotJson, format!("the body is not JSON: {why}"));
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(not_json(&"it is empty"));
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| not_json(&format!("no UTF-8 at byte {}", error.valid_up_to())))?;
+    let flaw = guard::check(bytes);
+    let value: &RawValue = match (serde_json::from_str(text), flaw) {
+        (Ok(value), Ok(())) => value,
+        (_, Err(flaw)) => return Err(Problem::new(Code::Malformed, format!("the body {flaw}"))),
+        (Err(error), Ok(())) => return Err(not_json(&error)),
+    };
+    Ok(value.get())
+}
+
+/// What is wrong with a body, gathered while it is read.
+#[derive(Debug, Default)]
+pub struct Errors {
+    told: RefCell<Vec<FieldError>>,
+    untold: Cell<usize>,
+}
+
+impl Errors {
+    /// Notes a mistake.
+    pub fn note(&self, path: &Path<'_>, code: &'static str, detail: impl Into<String>) {
+        let mut told = self.told.borrow_mut();
+        if told.len() >= ERRORS_TOLD_MAX {
+            self.untold.set(self.untold.get() + 1);
+            return;
+        }
+        told.push(FieldError {
+            pointer: path.to_string(),
+            code,
+            detail: detail.into(),
+        });
+    }
+
+    /// The verdict.
+    ///
+    /// # Errors
+    /// All that was noted, as one problem.
+    pub fn close(self) -> Result<(), Problem> {
+        let told = self.told.into_inner();
+        if told.is_empty() {
+            Ok(())
+        } else {
+            Err(Problem::of_fields(told, self.untold.get()))
+        }
+    }
+}
+
+/// Where a value stands: a chain of steps from the root, written out as a JSON pointer only when needed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Path<'p> {
+    above: Option<&'p Path<'p>>,
+    step: Step<'p>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Step<'p> {
+    #[default]
+    Root,
+    Name(&'p str),
+    Place(usize),
+}
+
+impl<'p> Path<'p> {
+    /// One step down, to a field.
+    pub fn field(&'p self, name: &'p str) -> Self {
+        Self {
+            above: Some(self),
+            step: Step::Name(name),
+        }
+    }
+
+    fn place(&'p self, place: usize) -> Self {
+        Self {
+            above: Some(self),
+            step: Step::Place(place),
+        }
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(above) = self.above {
+            above.fmt(f)?;
+        }
+        match self.step {
+            Step::Root => Ok(()),
+            Step::Place(place) => write!(f, "/{place}"),
+            Step::Name(name) => {
+                let end = (0..=name.len().min(STEP_BYTES_MAX)).rev().find(|end| name.is_char_boundary(*end));
+                let shown = &name[..end.unwrap_or(0)];
+                write!(f, "/{}", shown.replace('~', "~0").replace('/', "~1"))?;
+                f.write_str(if shown.len() < name.len() { "…" } else { "" })
+            }
+        }
+    }
+}
+
+/// The fields that an object may have.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Those that are read.
+    pub fields: &'static [&'static str],
+    /// Those of the contract that are not built yet: refused with `not_supported`.
+    pub not_built: &'static [&'static str],
+}
+
+/// An object without fields.
+pub const NO_FIELDS: Shape = Shape {
+    fields: &[],
+    not_built: &[],
+};
+
+/// A value in a body: `'j` is the body's life, `'p` that of the path to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Node<'j, 'p> {
+    json: &'j str,
+    path: Path<'p>,
+    errors: &'p Errors,
+}
+
+impl<'j> Node<'j, '_> {
+    /// Notes what is wrong with this value.
+    pub fn refuse<T>(&self, code: &'static str, detail: impl Into<String>) -> Option<T> {
+        self.errors.note(&self.path, code, detail);
+        None
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.json.as_bytes().first() {
+            Some(b'{') => "an object",
+            Some(b'[') => "a list",
+            Some(b'"') => "a text",
+            Some(b't' | b'f') => "true or false",
+            Some(b'n') => "null",
+            _ => "a number",
+        }
+    }
+
+    fn wrong_kind<T>(&self, wanted: &str) -> Option<T> {
+        self.refuse("wrong_type", format!("must be {wanted}, not {}", self.kind()))
+    }
+
+    /// Whether it is an object.
+    pub fn is_object(&self) -> bool {
+        self.json.starts_with('{')
+    }
+
+    /// Any JSON of at most `bytes_max` bytes, as it came.
+    pub fn raw(&self, bytes_max: usize) -> Option<RawJson> {
+        if self.json.len() > bytes_max {
+            let detail = format!("is {} bytes long, at most {bytes_max} are allowed", self.json.len());
+            return self.refuse("too_long", detail);
+        }
+        Some(RawJson::from(self.json.to_owned()))
+    }
+
+    /// Any text.
+    pub fn text(&self) -> Option<Cow<'j, str>> {
+        let inside = self.json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        match inside {
+            None => self.wrong_kind("a text"),
+            Some(plain) if !plain.contains('\\') => Some(Cow::Borrowed(plain)),
+            Some(_) => match serde_json::from_str(self.json) {
+                Ok(text) => Some(Cow::Owned(text)),
+                Err(error) => self.refuse("malformed", format!("is not a text: {error}")),
+            },
+        }
+    }
+
+    /// A text that `parse` takes as a name.
+    pub fn name<T>(&self, parse: impl FnOnce(&str) -> Result<T, NameError>) -> Option<T> {
+        match parse(&self.text()?) {
+            Ok(name) => Some(name),
+            Err(error) => {
+                let code = match error {
+                    NameError::Empty => "empty",
+                    NameError::TooLong { .. } => "too_long",
+                    NameError::Control => "control_character",
+                };
+                self.refuse(code, error.to_string())
+            }
+        }
+    }
+
+    /// A text of 1 to `bytes_max` bytes without control characters.
+    pub fn line(&self, bytes_max: usize) -> Option<Cow<'j, str>> {
+        let text = self.text()?;
+        self.name(|_| check_line(&text, bytes_max))?;
+        Some(text)
+    }
+
+    /// One of these words, as what it stands for.
+    pub fn word<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+        let text = self.text()?;
+        let found = words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning);
+        found.or_else(|| self.refuse("unknown_value", format!("must be {}", listed(words.iter().map(|(word, _)| *word)))))
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&self) -> Option<bool> {
+        match self.json {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => self.wrong_kind("true or false"),
+        }
+    }
+
+    /// A whole number in this range.
+    pub fn whole(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        if !self.is_number() {
+            return self.wrong_kind("a number");
+        }
+        let number = self.json.parse().ok().filter(|number| range.contains(number));
+        number.or_else(|| {
+            let detail = format!("must be a whole number from {} to {}", range.start(), range.end());
+            self.refuse("out_of_range", detail)
+        })
+    }
+
+    /// A number in this range.
+    pub fn number(&self, range: RangeInclusive<f64>) -> Option<f64> {
+        if !self.is_number() {
+            return self.wrong_kind("a number");
+        }
+        let number = self.json.parse().ok().filter(|number| range.contains(number));
+        number.or_else(|| {
+            let detail = format!("must be a number from {} to {}", range.start(), range.end());
+            self.refuse("out_of_range", detail)
+        })
+    }
+
+    fn is_number(&self) -> bool {
+        self.json.starts_with(|first: char| first == '-' || first.is_ascii_digit())
+    }
+
+    /// An ISO 8601 duration in this range of milliseconds.
+    pub fn length(&self, range_ms: RangeInclusive<u64>) -> Option<DurationMs> {
+        if !self.json.starts_with('"') {
+            return self.wrong_kind("a duration such as \"PT30M\"");
+        }
+        let bounds = || {
+            let text = |ms: &u64| duration::format(DurationMs(*ms));
+            format!("must be a duration from {} to {}", text(range_ms.start()), text(range_ms.end()))
+        };
+        match duration::parse(&self.text()?) {
+            Ok(length) if range_ms.contains(&length.0) => Some(length),
+            Ok(_) => self.refuse("out_of_range", bounds()),
+            Err(DurationError::TooLong | DurationError::Negative) => self.refuse("out_of_range", bounds()),
+            Err(error) => self.refuse("invalid_duration", error.to_string()),
+        }
+    }
+
+    /// A list of at most `max` values, each read by `read`.
+    pub fn list<T>(&self, max: usize, mut read: impl FnMut(Node<'j, '_>) -> Option<T>) -> Option<Vec<T>> {
+        let parts = self.elements(max)?;
+        let mut values = Vec::with_capacity(parts.len());
+        for (place, json) in parts.iter().enumerate() {
+            let path = self.path.place(place);
+            values.extend(read(Node { json, path, errors: self.errors }));
+        }
+        (values.len() == parts.len()).then_some(values)
+    }
+
+    /// The values of a list of at most `max`, as text.
+    pub fn elements(&self, max: usize) -> Option<Vec<&'j str>> {
+        if !self.json.starts_with('[') {
+            return self.wrong_kind("a list");
+        }
+        let mut elements = Elements { found: Vec::new(), count: 0, max };
+        if let Err(error) = split(self.json, &mut elements) {
+            return self.refuse("malformed", error.to_string());
+        }
+        if elements.count > max {
+            return self.refuse("too_many", format!("has {} entries, at most {max} are allowed", elements.count));
+        }
+        Some(elements.found)
+    }
+
+    /// An object used as a map of at most `max` entries, each read by `read` with its name.
+    pub fn entries<T>(&self, max: usize, mut read: impl FnMut(&str, Node<'j, '_>) -> Option<T>) -> Option<Vec<T>> {
+        if !self.is_object() {
+            return self.wrong_kind("an object");
+        }
+        let mut entries = Entries { found: Vec::new(), count: 0, max };
+        if let Err(error) = split(self.json, &mut entries) {
+            return self.refuse("malformed", error.to_string());
+        }
+        if entries.count > max {
+            return self.refuse("too_many", format!("has {} entries, at most {max} are allowed", entries.count));
+        }
+        let mut values = Vec::with_capacity(entries.found.len());
+        for (place, (name, json)) in entries.found.iter().enumerate() {
+            let node = Node { json, path: self.path.field(name), errors: self.errors };
+            if entries.found[..place].iter().any(|(earlier, _)| earlier == name) {
+                node.refuse::<()>("duplicate_field", "stands there twice");
+            } else {
+                values.extend(read(name, node));
+            }
+        }
+        (values.len() == entries.found.len()).then_some(values)
+    }
+
+    /// An object of this shape.
+    pub fn object(&self, shape: &'static Shape) -> Option<Object<'j, '_>> {
+        self.object_beside(shape, &[])
+    }
+
+    /// An object of this shape that has the fields `beside` too.
+    pub fn object_beside(&self, shape: &'static Shape, beside: &'static [&'static str]) -> Option<Object<'j, '_>> {
+        if !self.is_object() {
+            return self.wrong_kind("an object");
+        }
+        let mut object = Object {
+            node: *self,
+            shape,
+            beside,
+            values: [None; SLOTS],
+            has_strangers: false,
+        };
+        match split(self.json, &mut object) {
+            Ok(()) => Some(object),
+            Err(error) => self.refuse("malformed", error.to_string()),
+        }
+    }
+}
+
+fn check_line(text: &str, bytes_max: usize) -> Result<(), NameError> {
+    if text.is_empty() {
+        Err(NameError::Empty)
+    } else if text.len() > bytes_max {
+        Err(NameError::TooLong { is: text.len(), max: bytes_max })
+    } else if text.chars().any(char::is_control) {
+        Err(NameError::Control)
+    } else {
+        Ok(())
+    }
+}
+
+/// The word for a meaning: the reverse of [`Node::word`].
+pub(super) fn word_of<T: PartialEq>(words: &[(&'static str, T)], meaning: &T) -> &'static str {
+    let found = words.iter().find(|(_, known)| known == meaning);
+    found.expect("every meaning has a word").0
+}
+
+/// `a`, `b` or `c`.
+fn listed<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    let words: Vec<String> = words.map(|word| format!("`{word}`")).collect();
+    match words.as_slice() {
+        [] => "absent".to_owned(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+/// An object with declared fields.
+#[derive(Debug)]
+pub struct Object<'j, 'p> {
+    node: Node<'j, 'p>,
+    shape: &'static Shape,
+    beside: &'static [&'static str],
+    /// By place in `shape.fields`, then in `beside`.
+    values: [Option<&'j str>; SLOTS],
+    /// A field was refused by its name.
+    has_strangers: bool,
+}
+
+impl<'j> Object<'j, '_> {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.shape.fields.iter().chain(self.beside).copied()
+    }
+
+    fn take(&mut self, name: &str, json: &'j str) {
+        let slot = self.names().position(|known| known == name);
+        let path = self.node.path.field(name);
+        match slot.map(|slot| &mut self.values[slot]) {
+            Some(value @ None) => *value = Some(json),
+            Some(Some(_)) => self.node.errors.note(&path, "duplicate_field", "stands there twice"),
+            None if self.shape.not_built.contains(&name) => {
+                // `null` asks for nothing.
+                if json != "null" {
+                    self.node.errors.note(&path, Code::NotSupported.name(), "is not built yet in this version");
+                    self.has_strangers = true;
+                }
+            }
+            None => {
+                let known = match self.names().next() {
+                    Some(_) => format!("is not known here; known are {}", listed(self.names()).replace(" or ", ", ")),
+                    None => "is not known here; there are no fields".to_owned(),
+                };
+                self.node.errors.note(&path, "unknown_field", known);
+                self.has_strangers = true;
+            }
+        }
+    }
+
+    fn get<'s>(&'s self, name: &'static str) -> Option<Node<'j, 's>> {
+        let slot = self.names().position(|known| known == name);
+        let json = self.values[slot.expect("only declared fields are asked for")]?;
+        (json != "null").then_some(Node {
+            json,
+            path: self.node.path.field(name),
+            errors: self.node.errors,
+        })
+    }
+
+    /// Whether the field is there, and not null.
+    pub fn has(&self, name: &'static str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// The field's value; `None` when it is absent, or wrong and noted.
+    pub fn optional<T>(&self, name: &'static str, read: impl FnOnce(Node<'j, '_>) -> Option<T>) -> Option<T> {
+        self.get(name).and_then(read)
+    }
+
+    /// The field's value; `None` when it is absent or wrong, both noted.
+    pub fn required<T>(&self, name: &'static str, read: impl FnOnce(Node<'j, '_>) -> Option<T>) -> Option<T> {
+        match self.get(name) {
+            Some(node) => read(node),
+            None => self.refuse(name, "missing", "is missing and always needed"),
+        }
+    }
+
+    /// Which one of `names` is there; noted when it is none, or several.
+    pub fn one_of(&self, names: &'static [&'static str]) -> Option<&'static str> {
+        let mut given = names.iter().filter(|name| self.has(name));
+        match (given.next(), given.next()) {
+            (Some(one), None) => Some(one),
+            (Some(one), Some(other)) => self.refuse(other, "conflict", format!("stands beside `{one}`; give one of them")),
+            // What was meant has been refused by name already.
+            (None, _) if self.has_strangers => None,
+            (None, _) => self.node.refuse("missing", format!("needs {}", listed(names.iter().copied()))),
+        }
+    }
+
+    /// Notes what is wrong with a field.
+    pub fn refuse<T>(&self, name: &str, code: &'static str, detail: impl Into<String>) -> Option<T> {
+        self.node.errors.note(&self.node.path.field(name), code, detail);
+        None
+    }
+}
+
+/// Takes the parts of one object or list, in order.
+trait Parts<'j>: Sized {
+    /// One part, with its name when it is an object's.
+    fn part(&mut self, name: &str, json: &'j str);
+}
+
+struct Elements<'j> {
+    found: Vec<&'j str>,
+    count: usize,
+    max: usize,
+}
+
+impl<'j> Parts<'j> for Elements<'j> {
+    fn part(&mut self, _: &str, json: &'j str) {
+        self.count += 1;
+        if self.count <= self.max {
+            self.found.push(json);
+        }
+    }
+}
+
+struct Entries<'j> {
+    found: Vec<(String, &'j str)>,
+    count: usize,
+    max: usize,
+}
+
+impl<'j> Parts<'j> for Entries<'j> {
+    fn part(&mut self, name: &str, json: &'j str) {
+        self.count += 1;
+        if self.count <= self.max {
+            self.found.push((name.to_owned(), json));
+        }
+    }
+}
+
+impl<'j> Parts<'j> for Object<'j, '_> {
+    fn part(&mut self, name: &str, json: &'j str) {
+        self.take(name, json);
+    }
+}
+
+/// Splits an object or a list into its parts.
+fn split<'j>(json: &'j str, parts: &mut impl Parts<'j>) -> serde_json::Result<()> {
+    Splitter(parts).deserialize(&mut serde_json::Deserializer::from_str(json))
+}
+
+struct Splitter<'a, P>(&'a mut P);
+
+impl<'j, P: Parts<'j>> DeserializeSeed<'j> for Splitter<'_, P> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'j>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'j, P: Parts<'j>> Visitor<'j> for Splitter<'_, P> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object or a list")
+    }
+
+    fn visit_map<A: MapAccess<'j>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(Name(name)) = map.next_key()? {
+            let value: &RawValue = map.next_value()?;
+            self.0.part(&name, value.get());
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'j>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(value) = list.next_element::<&RawValue>()? {
+            self.0.part("", value.get());
+        }
+        Ok(())
+    }
+}
+
+/// A field's name, borrowed where it has no escapes.
+#[derive(serde::Deserialize)]
+struct Name<'j>(#[serde(borrow)] Cow<'j, str>);
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OUTER: Shape = Shape {
+        fields: &["name", "count", "inner", "many"],
+        not_built: &["later"],
+    };
+    const INNER: Shape = Shape {
+        fields: &["wait"],
+        not_built: &[],
+    };
+
+    fn read(node: Node<'_, '_>) -> Option<(String, Option<u64>)> {
+        let body = node.object(&OUTER)?;
+        body.optional("inner", |node| node.object(&INNER)?.required("wait", |node| node.length(1..=60_000)));
+        body.optional("many", |node| node.list(3, |node| node.flag()));
+        let name = body.required("name", |node| node.line(10));
+        let count = body.optional("count", |node| node.whole(1..=9));
+        Some((name?.into_owned(), count))
+    }
+
+    fn refused(body: &str) -> Vec<(String, &'static str, String)> {
+        let problem = decode(body.as_bytes(), read).unwrap_err();
+        assert_eq!(problem.status(), 422, "{body}: {problem}");
+        problem.errors.into_iter().map(|error| (error.pointer, error.code, error.detail)).collect()
+    }
+
+    fn pointers(body: &str) -> Vec<(String, &'static str)> {
+        refused(body).into_iter().map(|(pointer, code, _)| (pointer, code)).collect()
+    }
+
+    #[test]
+    fn what_is_right_is_read_and_null_is_absent() {
+        let body = r#" {"name": "a\u00fcb", "count": null, "later": null, "many": [true]} "#;
+        assert_eq!(decode(body.as_bytes(), read), Ok(("aüb".to_owned(), None)));
+    }
+
+    #[test]
+    fn what_is_not_json_is_400_and_says_where() {
+        for (body, code, says) in [
+            (&b"hello"[..], "not_json", "line 1 column 1"),
+            (b"", "not_json", "empty"),
+            (b" \n", "not_json", "empty"),
+            (b"{\"name\": \"a\", \"cou", "not_json", "line 1 column 18"),
+            (b"{\"name\": \"b\xff\"}", "not_json", "UTF-8 at byte 11"),
+            (b"{\"name\": \"a\"} x", "not_json", "trailing characters"),
+            (b"{\"name\": 01}", "not_json", "invalid number"),
+            (b"{\"name\": \"a\n\"}", "not_json", "control character"),
+            (br#"{"name": "\ud800"}"#, "malformed", "surrogate"),
+        ] {
+            let problem = decode(body, read).unwrap_err();
+            assert_eq!((problem.status(), problem.code.name()), (400, code), "{problem}");
+            assert!(problem.detail.contains(says), "{problem}");
+        }
+        let deep = format!(r#"{{"name": {}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+        assert_eq!(decode(deep.as_bytes(), read).unwrap_err().code, Code::Malformed);
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_refused_as_a_whole() {
+        for body in ["[]", "7", "\"x\"", "null"] {
+            assert_eq!(pointers(body), [(String::new(), "wrong_type")], "{body}");
+        }
+        assert_eq!(decode(b"[]", read).unwrap_err().detail, "the body must be an object, not a list");
+    }
+
+    #[test]
+    fn an_empty_body_counts_as_an_empty_object_where_it_may_be_left_out() {
+        for body in [&b""[..], b" ", b"{}"] {
+            assert_eq!(decode_or_empty(body, |node| node.object(&NO_FIELDS).map(drop)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn the_pointer_names_the_field_itself() {
+        for (body, pointer, code) in [
+            (r#"{"name": "a", "cuont": 1}"#, "/cuont", "unknown_field"),
+            (r#"{"name": "a", "inner": {"wait": "PT1S", "weight": 1}}"#, "/inner/weight", "unknown_field"),
+            (r#"{"name": "a", "a/b~c": 1}"#, "/a~1b~0c", "unknown_field"),
+            (r#"{"count": 1}"#, "/name", "missing"),
+            (r#"{"name": null}"#, "/name", "missing"),
+            (r#"{"name": "a", "inner": {}}"#, "/inner/wait", "missing"),
+            (r#"{"name": 7}"#, "/name", "wrong_type"),
+            (r#"{"name": "a", "many": [true, 1]}"#, "/many/1", "wrong_type"),
+            (r#"{"name": "a", "many": [true, true, true, true]}"#, "/many", "too_many"),
+            (r#"{"name": "a", "name": "b"}"#, "/name", "duplicate_field"),
+            (r#"{"name": "a", "na\u006de": "b"}"#, "/name", "duplicate_field"),
+            (r#"{"name": "a", "later": 1}"#, "/later", "not_supported"),
+            (r#"{"name": ""}"#, "/name", "empty"),
+            (r#"{"name": "01234567890"}"#, "/name", "too_long"),
+            (r#"{"name": "a\nb"}"#, "/name", "control_character"),
+            (r#"{"name": "a", "inner": {"wait": "soon"}}"#, "/inner/wait", "invalid_duration"),
+            (r#"{"name": "a", "inner": {"wait": "P1M"}}"#, "/inner/wait", "invalid_duration"),
+            (r#"{"name": "a", "inner": {"wait": "PT-1S"}}"#, "/inner/wait", "out_of_range"),
+            (r#"{"name": "a", "inner": {"wait": "PT0S"}}"#, "/inner/wait", "out_of_range"),
+        ] {
+            assert_eq!(pointers(body), [(pointer.to_owned(), code)], "{body}");
+        }
+        for number in ["0", "10", "-1", "1.5", "1e1", "99999999999999999999999"] {
+            let body = format!(r#"{{"name": "a", "count": {number}}}"#);
+            assert_eq!(pointers(&body), [("/count".to_owned(), "out_of_range")], "{number}");
+        }
+    }
+
+    #[test]
+    fn messages_are_plain_words() {
+        let said = |body| refused(body).remove(0).2;
+        assert_eq!(said(r#"{"name": 7}"#), "must be a text, not a number");
+        assert_eq!(said(r#"{"name": "a", "count": "7"}"#), "must be a number, not a text");
+        assert_eq!(said(r#"{"name": "a", "inner": {"wait": 5}}"#), "must be a duration such as \"PT30M\", not a number");
+        assert_eq!(said(r#"{"name": "a", "inner": {"wait": "PT2M"}}"#), "must be a duration from PT0.001S to PT1M");
+        assert_eq!(said(r#"{"name": "a", "x": 1}"#), "is not known here; known are `name`, `count`, `inner`, `many`");
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once() {
+        let body = r#"{"name": 7, "count": 0, "inner": {"wait": 1}, "many": {}, "x": 1}"#;
+        assert_eq!(refused(body).len(), 5);
+    }
+
+    #[test]
+    fn a_flood_of_mistakes_is_counted_not_told() {
+        let fields: Vec<String> = (0..1000).map(|n| format!("\"x{n}\": {n}")).collect();
+        let body = format!(r#"{{"name": "a", {}}}"#, fields.join(","));
+        let problem = decode(body.as_bytes(), read).unwrap_err();
+        assert_eq!(problem.errors.len(), ERRORS_TOLD_MAX);
+        assert!(problem.detail.ends_with("(and 999 more)"), "{problem}");
+        let body = format!(r#"{{"name": "a", "{}": 1}}"#, "ü".repeat(100_000));
+        assert_eq!(refused(&body)[0].0.len(), 1 + STEP_BYTES_MAX + "…".len());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..100),
+            r#"\{("(name|count|inner|many|later)": ?("a"|1|-0|\{"wait":"PT1S"\}|\[true\]|null|\[|\{\}),?){0,4}\}?"#.prop_map(String::into_bytes),
+        ]) {
+            let _ = decode(&bytes, read);
+        }
+    }
+}
