@@ -10,7 +10,7 @@ use duetime::store::codec::{Batch, decode_task};
 use duetime::task::spec::{HttpAction, RawJson, TaskKey, TopicName};
 use duetime::task::{Action, Due, Task, TaskSpec};
 
-/// A keyed push with 60 bytes of payload: about 220 bytes when encoded.
+/// A keyed push with 60 bytes of payload: 251 bytes when encoded.
 fn typical_task() -> Task {
     let wall = WallMs(1_796_000_000_000);
     let now = Now {

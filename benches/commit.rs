@@ -57,10 +57,22 @@ impl Batches {
                 mono: MonoMs(0),
                 steady: SteadyMs(wall.0),
             };
-            let id = TaskId::with_tail(Slot::of_hash(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)), wall, n);
+            let id = TaskId::with_tail(
+                Slot::of_hash(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
+                wall,
+                n,
+            );
             let key = TaskKey::parse(&format!("order-{n:08}")).ok();
             let due = Due::after(DurationMs::secs(1800), now);
-            batch.put_task(&Task::new(id, self.topic.clone(), key, self.spec.clone(), due, now, "api"));
+            batch.put_task(&Task::new(
+                id,
+                self.topic.clone(),
+                key,
+                self.spec.clone(),
+                due,
+                now,
+                "api",
+            ));
         }
         self.next += self.tasks;
         batch
@@ -132,18 +144,26 @@ fn commit_and_fold(iterations: u64) -> Duration {
 
 fn commit(c: &mut Criterion) {
     let mut group = c.benchmark_group("commit");
-    group.sample_size(10).measurement_time(Duration::from_secs(3));
+    group
+        .sample_size(10)
+        .measurement_time(Duration::from_secs(3));
     for tasks in [1, 10, 100, 1000, 5000] {
         group.throughput(Throughput::Elements(tasks));
         group.bench_with_input(BenchmarkId::new("store", tasks), &tasks, |b, tasks| {
             b.iter_custom(|iterations| commit_all(iterations, *tasks));
         });
-        group.bench_with_input(BenchmarkId::new("append and sync", tasks), &tasks, |b, tasks| {
-            b.iter_custom(|iterations| append_all(iterations, *tasks));
-        });
+        group.bench_with_input(
+            BenchmarkId::new("append and sync", tasks),
+            &tasks,
+            |b, tasks| {
+                b.iter_custom(|iterations| append_all(iterations, *tasks));
+            },
+        );
     }
     group.throughput(Throughput::Elements(SUSTAINED_TASKS));
-    group.bench_function("sustained, batches of 1000", |b| b.iter_custom(commit_and_fold));
+    group.bench_function("sustained, batches of 1000", |b| {
+        b.iter_custom(commit_and_fold)
+    });
     group.finish();
 }
 

@@ -1,1 +1,7 @@
-fn main() {}
+//! The `duetime` binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    duetime::cli::run()
+}

@@ -91,6 +91,7 @@ fn builder(config: &Config) -> crate::engine::Builder {
         .store(LocalOptions {
             checkpoint_bytes: usize::try_from(config.store.checkpoint_bytes.0).unwrap_or(usize::MAX),
             cache_bytes: config.store.cache.0 / shards,
+            ..LocalOptions::default()
         })
 }
 

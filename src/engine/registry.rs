@@ -26,6 +26,11 @@ use crate::task::topic::{Thaw, Topic, TopicBook, TopicPause, TopicSettings};
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
 use crate::wire;
 
+/// What was allowed when it was put stays allowed.
+const NO_LIMITS: wire::due::InLimits = wire::due::InLimits {
+    max_delay: limits::MAX_DELAY,
+    now: WallMs(0),
+};
 /// Audit lines that are kept; the oldest go first.
 const AUDIT_LINES_MAX: u64 = 100_000;
 /// How often the actor shows that it lives.
@@ -143,7 +148,7 @@ impl RegistryFiles {
                 serde_json::from_slice(&record).map_err(|error| damaged(&name, error.to_string()))?;
             let settings = match record.body.as_str() {
                 "" => TopicSettings::default(),
-                body => wire::topic::settings(body.as_bytes()).map_err(|problem| damaged(&name, problem.detail))?,
+                body => wire::topic::settings(body.as_bytes(), &NO_LIMITS).map_err(|problem| damaged(&name, problem.detail))?,
             };
             let topic = Topic {
                 settings,

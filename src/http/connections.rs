@@ -102,9 +102,4 @@ impl Connections {
         }
         idle.len()
     }
-
-    /// How many connections are open.
-    pub fn open(&self) -> usize {
-        self.open.lock().len()
-    }
 }

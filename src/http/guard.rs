@@ -1,5 +1,6 @@
 //! Around every request: a panic becomes a 500 problem, a connection in use is marked, answers are counted.
 
+use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::middleware::Next;
 use actix_web::web::Data;
-use actix_web::{Error, HttpResponse};
+use actix_web::{Error, HttpResponse, ResponseError};
 use bytes::Bytes;
 use futures_util::FutureExt;
 
@@ -60,6 +61,22 @@ impl MessageBody for InUse {
     }
 }
 
+/// A problem as actix-web's kind of error, for where there is no request left to answer.
+#[derive(Debug)]
+struct Refused(Problem);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl ResponseError for Refused {
+    fn error_response(&self) -> HttpResponse {
+        Answer::from(self.0.clone()).respond()
+    }
+}
+
 /// The middleware.
 pub async fn around(
     req: ServiceRequest,
@@ -67,32 +84,34 @@ pub async fn around(
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
     let in_request = Connections::enter(&req);
     let api = req.app_data::<Data<Api>>().cloned();
-    let request = req.request().clone();
-    let response = match AssertUnwindSafe(next.call(req)).catch_unwind().await {
-        Ok(Ok(response)) => response.map_into_boxed_body(),
+    let answered = AssertUnwindSafe(next.call(req)).catch_unwind().await;
+    let refused = match answered {
+        Ok(Ok(response)) => {
+            if let Some(api) = &api {
+                api.answers.count(response.status().as_u16());
+            }
+            return Ok(response.map_body(|_, body| InUse {
+                body: body.boxed(),
+                _in_request: in_request,
+            }));
+        }
+        // What actix-web itself refuses: a path or a head that it can't read.
         Ok(Err(error)) => {
-            // What actix-web itself refuses: a path or a head that it can't read.
-            let refused = error.as_response_error().status_code();
-            let code = if refused.is_server_error() { Code::Internal } else { Code::Malformed };
-            let problem = Problem::new(code, error.to_string());
-            ServiceResponse::new(request, Answer::from(problem).respond())
+            let is_ours = error.as_response_error().status_code().is_server_error();
+            Problem::new(if is_ours { Code::Internal } else { Code::Malformed }, error.to_string())
         }
         Err(_) => {
             // The panic itself is in the log, by the process's hook.
             if let Some(api) = &api {
                 api.answers.panics.fetch_add(1, Ordering::Relaxed);
             }
-            let problem = Problem::new(Code::Internal, "a defect of the service; it is in its log");
-            ServiceResponse::new(request, Answer::from(problem).respond())
+            Problem::new(Code::Internal, "a defect of the service; it is in its log")
         }
     };
     if let Some(api) = &api {
-        api.answers.count(response.status().as_u16());
+        api.answers.count(refused.status());
     }
-    Ok(response.map_body(|_, body| InUse {
-        body,
-        _in_request: in_request,
-    }))
+    Err(Refused(refused).into())
 }
 
 /// For a path that nobody serves.

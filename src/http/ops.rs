@@ -173,23 +173,13 @@ fn child_of(child: &ChildStatus) -> Value {
 }
 
 /// The waits of a retry policy, without creating anything.
-#[utoipa::path(post, path = "/v1/preview/retry", tag = "operate", request_body(content = Object, description = "`{retry, attempts}`"), responses(
-    (status = 200, description = "the wait after each attempt, and the sum of all before it", body = Object),
+#[utoipa::path(post, path = "/v1/preview/retry", tag = "operate", request_body = wire::retry::PreviewRetry, responses(
+    (status = 200, description = "the wait after each attempt", body = wire::retry::RetryDelays),
     (status = 422, description = "not a retry policy", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn preview_retry(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpResponse {
     respond(async {
         let body = api.json(&req, payload).await?;
-        let ask = wire::verbs::preview_retry(&body)?;
-        let mut sum = 0u64;
-        let mut delays = Vec::new();
-        let mut at = Vec::new();
-        for attempt in 1..=ask.attempts {
-            let delay = ask.retry.delay_after(attempt, 0.0);
-            sum = sum.saturating_add(delay.0);
-            delays.push(duration::format(delay));
-            at.push(duration::format(crate::clock::DurationMs(sum)));
-        }
-        Ok(Answer::json(200, &json!({"delays": delays, "after_first_due": at, "jitter": ask.retry.jitter})))
+        Ok(Answer::json(200, &wire::retry::preview(&body)?))
     })
     .await
 }

@@ -6,12 +6,13 @@ use actix_web::{HttpRequest, HttpResponse};
 use crate::http::answer::{Answer, problem_of, refusal};
 use crate::http::resent::once;
 use crate::http::{Api, BY, query, respond};
+use crate::ids::{NotATaskId, TaskId};
 use crate::shard::create::Created;
 use crate::shard::messages::{Target, VerbRefused};
 use crate::shard::query::{PageAsk, TaskView};
 use crate::task::spec::{TaskKey, TopicName};
 use crate::wire::due::InLimits;
-use crate::wire::list::{self, ListAsk};
+use crate::wire::list::{ListAsk, ListParams};
 use crate::wire::problem::{Code, Problem};
 use crate::wire::task_in;
 use crate::wire::task_out::{AttemptsOut, LogOut, PageOut, TaskOut};
@@ -31,11 +32,15 @@ impl Api {
     }
 }
 
-/// The task that an id in a path names. What is no id names no task.
-pub(super) fn target_of_id(id: &str) -> Result<Target, Problem> {
+/// The id in a path. What is no id names no task.
+pub(super) fn task_id(id: &str) -> Result<TaskId, Problem> {
     id.parse()
-        .map(Target::Id)
-        .map_err(|_| Problem::new(Code::NotFound, format!("there is no task {id:?}: it is no task id")))
+        .map_err(|error: NotATaskId| Problem::new(Code::NotFound, format!("there is no task {id:?}: {error}")))
+}
+
+/// The task that an id in a path names.
+pub(super) fn target_of_id(id: &str) -> Result<Target, Problem> {
+    task_id(id).map(Target::Id)
 }
 
 /// The task that topic and key in a path name.
@@ -144,27 +149,22 @@ pub async fn log(req: HttpRequest, api: Data<Api>, id: Path<String>) -> HttpResp
 }
 
 /// Tasks that a filter admits, a page at a time.
-#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(list::ListParams), responses(
+#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(ListParams), responses(
     (status = 200, description = "a page; `next_cursor` is null at the end", body = PageOut),
     (status = 422, description = "a parameter is not valid", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn list(req: HttpRequest, api: Data<Api>) -> HttpResponse {
     respond(async {
-        let ListAsk {
-            filter,
-            order,
-            limit,
-            after,
-        } = list::parse(req.query_string())?;
+        let asked = ListAsk::parse(req.query_string())?;
         let ask = PageAsk {
-            filter: filter.clone(),
-            order,
-            after,
-            limit,
+            filter: asked.filter.clone(),
+            order: asked.order,
+            after: asked.after,
+            limit: asked.limit,
             scan_max: 0,
         };
         let (views, next) = api.engine.list(ask).await.map_err(|error| problem_of(&error))?;
         let items: Vec<TaskOut> = views.iter().map(TaskOut::from).collect();
-        let next_cursor = next.map(|position| list::cursor(position, order, &filter));
+        let next_cursor = next.map(|place| asked.cursor(place));
         Ok(Answer::json(200, &PageOut { items, next_cursor }))
     })
     .await

@@ -312,3 +312,6 @@ impl Handler<Leave> for ShardActor {
         self.leave("asked to leave".to_owned(), ctx);
     }
 }
+
+#[cfg(test)]
+mod tests;

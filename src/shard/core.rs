@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::clock::{DurationMs, MonoMs, Now, SteadyMs};
 use crate::ids::{AttemptNumber, AttemptToken, ShardId, TaskId};
 use crate::shard::notes::Notes;
-use crate::shard::place::{ARM_AHEAD, Alarm, Place, Setting, Wheels, alarms_of};
+use crate::shard::place::{ARM_AHEAD, Alarm, AlarmClock, Place, Setting, Wheels, alarms_of};
 use crate::shard::query::{PageAsk, PagePart, TaskView, page};
 use crate::shard::table::TaskTable;
 use crate::store::{Batch, Note};
@@ -205,6 +205,7 @@ impl ShardCore {
         };
         let entry = self.table.get(id)?;
         let (state, next, place) = (entry.task.state, entry.task.next, entry.place);
+        let first_due = entry.task.first_due;
         let alarms = alarms_of(&entry.task, place);
         let done = self.table.change(id, now.mono, |entry| {
             let done = apply(&mut entry.task, event, &ctx);
@@ -213,8 +214,10 @@ impl ShardCore {
                 entry.place = match task.state {
                     State::Dispatched | State::Running => Place::InFlight,
                     State::Paused | State::Succeeded | State::Dead | State::Cancelled => Place::AtRest,
+                    // A new due time begins in the wheel, even if it is the same instant.
                     State::Pending | State::Retrying
-                        if task.next == next && matches!(place, Place::Ready | Place::Queued | Place::Held) =>
+                        if (task.next, task.first_due) == (next, first_due)
+                            && matches!(place, Place::Ready | Place::Queued | Place::Held) =>
                     {
                         place
                     }
@@ -232,7 +235,8 @@ impl ShardCore {
             Applied::Unchanged | Applied::InMemory => {}
             Applied::Changed => {
                 self.dirty.insert(id);
-                if state.is_in_flight() {
+                let goes_on = self.table.get(id).is_some_and(|entry| entry.task.state.is_in_flight());
+                if state.is_in_flight() && !goes_on {
                     self.effects.push(Effect::Over(id));
                 }
             }
@@ -333,6 +337,17 @@ impl ShardCore {
         }
     }
 
+    /// Puts a task that waited elsewhere, and was taken from there, back into the wheel.
+    fn back_to_wheel(&mut self, id: TaskId, now: Now) {
+        let alarms = self.table.change(id, now.mono, |entry| {
+            entry.place = Place::Wheel;
+            alarms_of(&entry.task, Place::Wheel)
+        });
+        for alarm in alarms.into_iter().flatten().flatten() {
+            self.wheels.set(alarm);
+        }
+    }
+
     /// Adds a new task.
     pub(super) fn add(&mut self, task: Task, now: Now) {
         let id = task.id;
@@ -373,13 +388,13 @@ impl ShardCore {
         let mut rung = Vec::new();
         self.wheels.advance(now, self.options.alarms_per_step, &mut rung);
         self.more = rung.len() >= self.options.alarms_per_step;
+        // In due order over both clocks that tasks are due by; attempts that are over make room first.
+        rung.sort_by_key(|(clock, at, _)| (*clock != AlarmClock::Mono, *at));
         for (_, _, alarm) in rung {
             match alarm {
                 Alarm::Due(id) => self.on_due(id, now),
                 Alarm::Overdue(id) => self.on_overdue(id, now),
-                Alarm::TotalTime(id) => {
-                    let _ = self.change(id, Event::TotalTimeOver, "shard", now);
-                }
+                Alarm::TotalTime(id) => self.on_total_time(id, now),
                 Alarm::Expire(id) => self.forget(id, now.mono),
                 Alarm::Tombstone(hash) => self.notes.end_tombstone(hash, now),
                 Alarm::Answer(hash) => self.notes.end_answer(hash, now),
@@ -398,16 +413,35 @@ impl ShardCore {
             Action::Pull => self.stand(id, Place::Ready, now),
             _ if held => self.stand(id, Place::Held, now),
             Action::None => self.dispatch(id, now),
-            Action::Http(_) | Action::Handler { .. } if self.has_room() => self.dispatch(id, now),
+            // Whoever waits for room already goes first.
+            Action::Http(_) | Action::Handler { .. } if self.has_room() && self.queued.is_empty() => {
+                self.dispatch(id, now);
+            }
             Action::Http(_) | Action::Handler { .. } => self.stand(id, Place::Queued, now),
         }
     }
 
     fn on_overdue(&mut self, id: TaskId, now: Now) {
         let Some(task) = self.table.get(id).map(|entry| &entry.task) else { return };
-        if task.live.as_ref().is_some_and(|live| live.report_by <= now.mono) {
-            let token = task.token;
-            let _ = self.change(id, Event::Overdue { token }, "shard", now);
+        if task.live.as_ref().is_none_or(|live| live.report_by > now.mono) {
+            return;
+        }
+        // Still armed: the wall clock was stepped back. What never started can't be late with its answer.
+        if task.state == State::Dispatched {
+            return self.hand_back(id, "shard", now);
+        }
+        let token = task.token;
+        let _ = self.change(id, Event::Overdue { token }, "shard", now);
+    }
+
+    fn on_total_time(&mut self, id: TaskId, now: Now) {
+        let Some(task) = self.table.get(id).map(|entry| &entry.task) else { return };
+        if !task.state.is_in_flight() && self.book.get(&task.topic).is_frozen() {
+            // Its time stands still; it is looked at again when the topic goes on.
+            let topic = task.topic.clone();
+            self.table.topic_mut(&topic, now.mono).overtime.push(id);
+        } else {
+            let _ = self.change(id, Event::TotalTimeOver, "shard", now);
         }
     }
 
@@ -419,13 +453,16 @@ impl ShardCore {
     fn serve_queue(&mut self, now: Now) {
         while self.has_room() {
             let Some((_, id)) = self.queued.first().copied() else { return };
-            let held = self
-                .table
-                .get(id)
-                .is_some_and(|entry| self.book.get(&entry.task.topic).is_held());
+            let Some(task) = self.table.get(id).map(|entry| &entry.task) else { return };
+            let held = self.book.get(&task.topic).is_held();
+            let ahead = task.next.remaining(now);
             if held {
                 self.queued.pop_first();
                 self.stand(id, Place::Held, now);
+            } else if ahead > ARM_AHEAD {
+                // Its clock was stepped back: it is not due after all, and would only take up the slot.
+                self.queued.pop_first();
+                self.back_to_wheel(id, now);
             } else {
                 self.dispatch(id, now);
             }
@@ -434,10 +471,7 @@ impl ShardCore {
 
     fn dispatch(&mut self, id: TaskId, now: Now) {
         let Some(task) = self.table.get(id).map(|entry| &entry.task) else { return };
-        let timeouts = task.spec.timeouts;
-        let report_by = [timeouts.attempt, timeouts.grace, REPORT_MARGIN]
-            .into_iter()
-            .fold(now.mono.after(task.next.remaining(now)), MonoMs::after);
+        let report_by = report_by(task, now.mono.after(task.next.remaining(now)));
         let _ = self.change(id, Event::Due { report_by }, "shard", now);
         if let Some(task) = self.table.get(id).map(|entry| &entry.task)
             && task.state == State::Dispatched
@@ -474,6 +508,7 @@ impl ShardCore {
                 due.push(first);
             }
         }
+        due.sort_unstable();
         due.into_iter().filter_map(|armed| self.start(armed, now)).collect()
     }
 
@@ -483,6 +518,7 @@ impl ShardCore {
             return None;
         }
         self.change(armed.task, Event::Started, "shard", now)?.ok()?;
+        self.await_report(armed.task, now);
         let task = &self.table.get(armed.task)?.task;
         let attempt = task.spec.timeouts.attempt;
         let total_left = task.total_until().map(|until| until.since(now.steady));
@@ -497,6 +533,22 @@ impl ShardCore {
             time_left: total_left.map_or(attempt, |left| attempt.min(left)),
             spec: Arc::clone(&task.spec),
         })
+    }
+
+    /// The time for an answer counts from the start, which a slow commit may have put off.
+    fn await_report(&mut self, id: TaskId, now: Now) {
+        let alarms = self.table.change(id, now.mono, |entry| {
+            let before = alarms_of(&entry.task, entry.place);
+            let until = report_by(&entry.task, now.mono);
+            if let Some(live) = &mut entry.task.live {
+                live.report_by = until;
+            }
+            (before[0], alarms_of(&entry.task, entry.place)[0])
+        });
+        if let Some((Some(before), Some(after))) = alarms {
+            self.wheels.unset(before);
+            self.wheels.set(after);
+        }
     }
 
     /// Milliseconds until something is to be done; `None` when nothing is.
@@ -527,23 +579,25 @@ impl ShardCore {
         for armed in armed {
             let topic = self.table.get(armed.task).map(|entry| entry.task.topic.clone());
             if topic.is_some_and(|topic| self.book.get(&topic).is_held()) {
-                self.hand_back(armed.task, now);
+                self.hand_back(armed.task, "topic", now);
             }
         }
         let mut released = Vec::new();
         let mut ready = Vec::new();
+        let mut overtime = Vec::new();
         for (name, line) in self.table.topics_mut() {
             if !self.book.get(name).is_held() {
+                overtime.append(&mut line.overtime);
                 released.extend(std::mem::take(&mut line.held).into_iter().map(|(_, id)| id));
                 ready.push(Effect::Ready(name.clone(), line.ready.len()));
             }
         }
         for id in released {
-            let rung = self.table.change(id, now.mono, |entry| {
-                entry.place = Place::Wheel;
-                alarms_of(&entry.task, Place::Wheel)
-            });
-            for alarm in rung.into_iter().flatten().flatten() {
+            self.back_to_wheel(id, now);
+        }
+        for id in overtime {
+            let alarms = self.table.get(id).map(|entry| alarms_of(&entry.task, entry.place));
+            for alarm in alarms.into_iter().flatten().flatten() {
                 self.wheels.set(alarm);
             }
         }
@@ -564,11 +618,11 @@ impl ShardCore {
         }
     }
 
-    fn hand_back(&mut self, id: TaskId, now: Now) {
+    fn hand_back(&mut self, id: TaskId, by: &str, now: Now) {
         self.armed_wall.retain(|armed| armed.task != id);
         self.armed_steady.retain(|armed| armed.task != id);
         let was_started = self.table.get(id).is_some_and(|entry| entry.task.state == State::Running);
-        let _ = self.change(id, Event::HandedBack { was_started }, "shutdown", now);
+        let _ = self.change(id, Event::HandedBack { was_started }, by, now);
     }
 
     /// Begins the shutdown: nothing starts any more, and what has not started is handed back. Answers how many
@@ -576,7 +630,7 @@ impl ShardCore {
     pub fn drain(&mut self, now: Now) -> usize {
         self.draining = true;
         for armed in self.armed_wall.iter().chain(&self.armed_steady).copied().collect::<Vec<_>>() {
-            self.hand_back(armed.task, now);
+            self.hand_back(armed.task, "shutdown", now);
         }
         self.in_flight.len()
     }
@@ -584,7 +638,7 @@ impl ShardCore {
     /// Ends the shutdown: what still runs is cut off and handed back.
     pub fn give_up_running(&mut self, now: Now) {
         for id in self.in_flight.iter().copied().collect::<Vec<_>>() {
-            self.hand_back(id, now);
+            self.hand_back(id, "shutdown", now);
         }
     }
 
@@ -645,5 +699,14 @@ impl ShardCore {
     }
 }
 
+/// When an attempt that starts at `start` counts as lost.
+fn report_by(task: &Task, start: MonoMs) -> MonoMs {
+    let timeouts = task.spec.timeouts;
+    [timeouts.attempt, timeouts.grace, REPORT_MARGIN].into_iter().fold(start, MonoMs::after)
+}
+
 // Armed no earlier than a dispatch can have been committed for.
 const _: () = assert!(ARM_AHEAD.0 <= 20);
+
+#[cfg(test)]
+mod tests;

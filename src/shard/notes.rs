@@ -154,6 +154,7 @@ impl Notes {
     fn drop_answer(&mut self, hash: [u8; 16]) {
         if let Some(kept) = self.answers.remove(&hash) {
             self.by_age.remove(&(kept.until.0, hash));
+            self.working_on.remove(&hash);
             self.dirty_answers.insert(hash);
         }
     }

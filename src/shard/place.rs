@@ -138,6 +138,18 @@ impl Wheels {
         }
     }
 
+    /// All alarms that are set, for tests that count them again.
+    #[cfg(test)]
+    pub fn settings(&self) -> Vec<Setting> {
+        let all = |clock, wheel: &Wheel<Alarm>| {
+            let mut due = Vec::new();
+            wheel.clone().advance(i64::MAX, usize::MAX, &mut due);
+            due.into_iter().map(move |(at, alarm)| (clock, at, alarm))
+        };
+        let wall = all(AlarmClock::Wall, &self.wall);
+        wall.chain(all(AlarmClock::Steady, &self.steady)).chain(all(AlarmClock::Mono, &self.mono)).collect()
+    }
+
     /// Milliseconds until the next alarm may ring; `None` when none is set.
     pub fn next_in_ms(&self, now: crate::clock::Now) -> Option<i64> {
         [

@@ -23,11 +23,11 @@ pub struct Entry {
     pub place: Place,
 }
 
-/// Who has a key: at most one live task, and the latest that ended.
-#[derive(Clone, Copy, Default, Debug)]
+/// Who has a key: at most one live task, and those that ended, the latest last.
+#[derive(Default, Debug)]
 struct KeyHolders {
     live: Option<TaskId>,
-    ended: Option<(WallMs, TaskId)>,
+    ended: Vec<(WallMs, TaskId)>,
 }
 
 /// Counts that only grow.
@@ -75,6 +75,8 @@ pub struct TopicLine {
     pub ready: BTreeSet<(i64, TaskId)>,
     /// Due tasks that the topic's pause holds back.
     pub held: BTreeSet<(i64, TaskId)>,
+    /// Tasks whose total time ran out while the topic was frozen.
+    pub overtime: Vec<TaskId>,
 }
 
 impl TopicLine {
@@ -89,6 +91,7 @@ impl TopicLine {
             by_due: BTreeSet::new(),
             ready: BTreeSet::new(),
             held: BTreeSet::new(),
+            overtime: Vec::new(),
         }
     }
 }
@@ -166,20 +169,17 @@ impl TaskTable {
 
     /// The live task with this key.
     pub fn live(&self, topic: &TopicName, key: &TaskKey) -> Option<TaskId> {
-        self.holders(topic, key).live
+        self.holders(topic, key)?.live
     }
 
     /// The live task with this key, else the one that ended last.
     pub fn latest(&self, topic: &TopicName, key: &TaskKey) -> Option<TaskId> {
-        let holders = self.holders(topic, key);
-        holders.live.or(holders.ended.map(|(_, id)| id))
+        let holders = self.holders(topic, key)?;
+        holders.live.or(holders.ended.last().map(|(_, id)| *id))
     }
 
-    fn holders(&self, topic: &TopicName, key: &TaskKey) -> KeyHolders {
-        self.keys
-            .get(&(topic.clone(), key.clone()))
-            .copied()
-            .unwrap_or_default()
+    fn holders(&self, topic: &TopicName, key: &TaskKey) -> Option<&KeyHolders> {
+        self.keys.get(&(topic.clone(), key.clone()))
     }
 
     /// What is known of a topic.
@@ -239,7 +239,10 @@ impl TaskTable {
         if let Some(key) = key {
             let holders = self.keys.entry((topic.clone(), key.clone())).or_default();
             match is.ended {
-                Some(at) => holders.ended = holders.ended.max(Some((at, id))),
+                Some(at) => {
+                    let place = holders.ended.partition_point(|earlier| *earlier < (at, id));
+                    holders.ended.insert(place, (at, id));
+                }
                 None => holders.live = Some(id),
             }
         }
@@ -257,8 +260,12 @@ impl TaskTable {
             let named = (topic.clone(), key.clone());
             if let Some(holders) = self.keys.get_mut(&named) {
                 holders.live = holders.live.filter(|live| *live != id);
-                holders.ended = holders.ended.filter(|(_, ended)| *ended != id);
-                if holders.live.is_none() && holders.ended.is_none() {
+                if let Some(at) = was.ended
+                    && let Ok(place) = holders.ended.binary_search(&(at, id))
+                {
+                    holders.ended.remove(place);
+                }
+                if holders.live.is_none() && holders.ended.is_empty() {
                     self.keys.remove(&named);
                 }
             }

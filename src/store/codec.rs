@@ -188,12 +188,17 @@ impl Batch {
         match payload.first() {
             Some(&BATCH_VERSION) if payload.len() >= BATCH_HEADER_BYTES => {}
             Some(&BATCH_VERSION) | None => return Err(Damaged::new("a batch that is cut short")),
-            Some(version) => return Err(Damaged::new(format!("a batch of the unknown format {version}"))),
+            Some(version) => {
+                return Err(Damaged::new(format!(
+                    "a batch of the unknown format {version}"
+                )));
+            }
         }
         let (mut changes, mut largest) = (0, 0);
         let mut at = BATCH_HEADER_BYTES;
         while at < payload.len() {
-            let change = Change::read(&payload, at).ok_or_else(|| Damaged::new("a batch that is cut short"))?;
+            let change = Change::read(&payload, at)
+                .ok_or_else(|| Damaged::new("a batch that is cut short"))?;
             changes += 1;
             largest = largest.max(change.value.map_or(0, |range| range.len()));
             at = change.end;
@@ -275,7 +280,9 @@ impl Change {
         if !removed {
             let length = u32::from_le_bytes(*buffer.get(end..)?.first_chunk()?);
             let start = end + 4;
-            end = start.checked_add(length as usize).filter(|end| *end <= buffer.len())?;
+            end = start
+                .checked_add(length as usize)
+                .filter(|end| *end <= buffer.len())?;
             value = Some(start..end);
         }
         Some(Self { key, value, end })
@@ -335,7 +342,9 @@ pub fn decode_note(key: RecordKey, value: &[u8]) -> Result<Option<Note>, Damaged
         RecordKey::Task(_) => Ok(None),
         RecordKey::Tombstone(_) => {
             let record: TombstoneRecordV1<'_> = decode_value(&key.to_bytes(), value)?;
-            record.into_tombstone().map(|tombstone| Some(Note::Tombstone(tombstone)))
+            record
+                .into_tombstone()
+                .map(|tombstone| Some(Note::Tombstone(tombstone)))
         }
         RecordKey::Answer(hash) => {
             let record: KeptAnswerRecordV1<'_> = decode_value(&key.to_bytes(), value)?;
@@ -353,17 +362,23 @@ fn encode_value(buffer: &mut Vec<u8>, key: &[u8], record: &impl Encode) {
 }
 
 fn decode_value<'a, R: BorrowDecode<'a, ()>>(key: &[u8], value: &'a [u8]) -> Result<R, Damaged> {
-    let Some((&[version, ref sum @ ..], body)) = value.split_first_chunk::<VALUE_HEADER_BYTES>() else {
+    let Some((&[version, ref sum @ ..], body)) = value.split_first_chunk::<VALUE_HEADER_BYTES>()
+    else {
         return Err(Damaged::new("a value that is cut short"));
     };
     if version != VALUE_VERSION {
-        return Err(Damaged::new(format!("a value of the unknown format {version}")));
+        return Err(Damaged::new(format!(
+            "a value of the unknown format {version}"
+        )));
     }
     if u32::from_le_bytes(*sum) != checksum(key, body) {
         return Err(Damaged::new("the checksum is wrong"));
     }
-    let (record, read) = bincode::borrow_decode_from_slice(body, CONFIG)
-        .map_err(|error| Damaged::new(format!("the checksum is right but the record is not: {error}")))?;
+    let (record, read) = bincode::borrow_decode_from_slice(body, CONFIG).map_err(|error| {
+        Damaged::new(format!(
+            "the checksum is right but the record is not: {error}"
+        ))
+    })?;
     if read != body.len() {
         return Err(Damaged::new("the record is shorter than its value"));
     }
@@ -394,7 +409,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::testing::arbitrary::{an_answer, a_task, a_tombstone, golden_task, plain_task};
+    use crate::testing::arbitrary::{a_task, a_tombstone, an_answer, golden_task, plain_task};
 
     fn value_of(task: &Task) -> Vec<u8> {
         let mut batch = Batch::new(SteadyMs(0));
@@ -426,6 +441,42 @@ mod tests {
     );
 
     #[test]
+    fn the_bytes_of_notes_batches_and_checkpoints_are_what_they_always_were() {
+        let task = plain_task(1);
+        let tombstone = Tombstone {
+            topic: task.topic,
+            key: task.key.unwrap(),
+            until: SteadyMs(1_796_000_000_000),
+            reason: "paid".into(),
+        };
+        let answer = KeptAnswer {
+            key: 0x11,
+            body: 0x22,
+            first_at: crate::clock::WallMs(3),
+            until: SteadyMs(4),
+            answer: Some((201, Bytes::from_static(b"{}"))),
+        };
+        let mut batch = Batch::new(SteadyMs(0x0102));
+        batch.put_tombstone(&tombstone);
+        batch.put_answer(&answer);
+        batch.remove_task(task.id);
+        assert_eq!(hex(batch.encode()), GOLDEN_BATCH);
+        let checkpoint = Checkpoint {
+            covered: 1000,
+            steady: SteadyMs(-2),
+        };
+        assert_eq!(hex(&checkpoint.encode(&[0])), GOLDEN_CHECKPOINT);
+    }
+
+    const GOLDEN_BATCH: &str = concat!(
+        "0102010000000000000296598c3be8493152f4fd358a5bcdf4a32f000000018cf7a3530c6f726465",
+        "722e756e706169640e6f726465722d3030303030303031fd0050e253440300000470616964030000",
+        "00000000000000000000000000110d00000001cd8ea26122060801c9027b7d8101a229f12801785b",
+        "8000000000000001",
+    );
+    const GOLDEN_CHECKPOINT: &str = "01d49a10c8fbe80303";
+
+    #[test]
     fn a_typical_task_is_small() {
         let bytes = value_of(&plain_task(7)).len();
         assert!((150..=260).contains(&bytes), "{bytes} bytes");
@@ -454,7 +505,12 @@ mod tests {
     #[test]
     fn keys_sort_by_kind_and_then_by_id_as_bytes_too() {
         let task = RecordKey::Task(plain_task(1).id);
-        let keys = [task, RecordKey::Tombstone(1), RecordKey::Tombstone(256), RecordKey::Answer(0)];
+        let keys = [
+            task,
+            RecordKey::Tombstone(1),
+            RecordKey::Tombstone(256),
+            RecordKey::Answer(0),
+        ];
         assert!(keys.is_sorted());
         assert!(keys.map(RecordKey::to_bytes).is_sorted());
         for key in keys {

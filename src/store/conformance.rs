@@ -1,318 +1,24 @@
 //! The contract of [`ShardStore`] as sentences, each run over every store.
 //!
-//! A store brings a [`Harness`]: how another owner gets at the same shard, how the process dies, and how a commit
-//! is held on its way to the disk. For the local store the process "dies" by copying its files as they stand and
-//! going on with the copy, which is what `kill -9` leaves; its owners write one record per slice of folding, so
-//! that a crash can come between any two.
+//! Each store brings a [`Harness`]. The local one writes one record per slice of folding, so that a crash can
+//! come between any two.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+pub(super) mod harness;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use proptest::prelude::*;
-use tempfile::TempDir;
 
+use self::harness::{Content, Harness, Local, Mem, Owner};
 use crate::clock::{SteadyMs, WallMs};
-use crate::ids::{ShardEpoch, ShardId, TaskId};
+use crate::ids::ShardEpoch;
 use crate::limits;
-use crate::store::local::journal::{JournalDirectory, JournalFiles, SegmentFile, SegmentId};
-use crate::store::local::{LocalHome, LocalOptions, LocalStore};
-use crate::store::mem::{Fault, Hold, MemDisk, MemStore};
-use crate::store::{Batch, Begun, EVERY_DUE, KeptAnswer, Note, ShardStore, StoreError, Tended, Tombstone};
+use crate::store::{Batch, KeptAnswer, ShardStore, StoreError, Tended, Tombstone};
 use crate::task::Task;
 use crate::task::spec::RawJson;
 use crate::testing::arbitrary::plain_task;
-
-/// One shard's place of storage, over the lives of its owners.
-pub(super) trait Harness {
-    type Store: ShardStore;
-
-    /// A store for another owner, beside those that there are.
-    fn store(&self) -> Self::Store;
-
-    /// The process dies. Owners from before may live on, as after a partition, but see nothing of what follows.
-    fn crash(&mut self);
-
-    /// Holds the next commit on its way to the disk.
-    fn hold_commit(&self) -> Hold;
-
-    /// Makes the disk refuse the next commit.
-    fn fail_commit(&self);
-
-    /// What must be true of the files at any time.
-    fn check(&self) {}
-}
-
-pub(super) struct Mem(MemDisk);
-
-impl Default for Mem {
-    fn default() -> Self {
-        Self(MemDisk::new())
-    }
-}
-
-impl Harness for Mem {
-    type Store = MemStore;
-
-    fn store(&self) -> MemStore {
-        self.0.store()
-    }
-
-    fn crash(&mut self) {
-        self.0.crash();
-    }
-
-    fn hold_commit(&self) -> Hold {
-        self.0.hold_commit()
-    }
-
-    fn fail_commit(&self) {
-        self.0.fail_commit(1, Fault::BeforeSync);
-    }
-}
-
-pub(super) struct Local {
-    data: TempDir,
-    home: LocalHome,
-    checkpoint_bytes: usize,
-    next_write: Arc<Mutex<Option<Trick>>>,
-}
-
-/// What befalls the next write to the journal.
-enum Trick {
-    Hold(Hold),
-    Fail,
-}
-
-impl Default for Local {
-    fn default() -> Self {
-        Self::with_checkpoints_of(0)
-    }
-}
-
-impl Local {
-    pub(super) fn with_checkpoints_of(bytes: usize) -> Self {
-        Self::over(tempfile::tempdir().expect("a directory for a test"), bytes)
-    }
-
-    fn over(data: TempDir, checkpoint_bytes: usize) -> Self {
-        let next_write = Arc::new(Mutex::new(None));
-        let options = LocalOptions {
-            checkpoint_bytes,
-            cache_bytes: 4 * 1024 * 1024,
-            // Not in a test's time: it would write while files are copied.
-            flush_every_ms: 600_000,
-            slice: Duration::ZERO,
-        };
-        let tricks = next_write.clone();
-        let home = LocalHome::with_journal(data.path(), options, move |path| {
-            Ok(Box::new(TrickyFiles {
-                files: JournalDirectory::open(path)?,
-                next_write: tricks.clone(),
-            }))
-        });
-        Self {
-            data,
-            home,
-            checkpoint_bytes,
-            next_write,
-        }
-    }
-
-    pub(super) fn wheel(&self) -> PathBuf {
-        self.data.path().join("shards/000/wheel")
-    }
-}
-
-impl Harness for Local {
-    type Store = LocalStore;
-
-    fn store(&self) -> LocalStore {
-        self.home.store(ShardId(0))
-    }
-
-    fn crash(&mut self) {
-        let copy = tempfile::tempdir().expect("a directory for a test");
-        copy_directory(self.data.path(), copy.path()).expect("files can be copied");
-        *self = Self::over(copy, self.checkpoint_bytes);
-    }
-
-    fn hold_commit(&self) -> Hold {
-        let hold = Hold::default();
-        *self.next_write.lock() = Some(Trick::Hold(hold.clone()));
-        hold
-    }
-
-    fn fail_commit(&self) {
-        *self.next_write.lock() = Some(Trick::Fail);
-    }
-
-    fn check(&self) {
-        if let Ok(mut spilled) = fs::read_dir(self.wheel().join("blobs")) {
-            assert!(spilled.next().is_none(), "sled wrote a blob");
-        }
-    }
-}
-
-fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_directory(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
-    }
-    Ok(())
-}
-
-struct TrickyFiles {
-    files: JournalDirectory,
-    next_write: Arc<Mutex<Option<Trick>>>,
-}
-
-struct TrickyFile {
-    file: Box<dyn SegmentFile>,
-    next_write: Arc<Mutex<Option<Trick>>>,
-}
-
-impl TrickyFiles {
-    fn tricky(&self, file: Box<dyn SegmentFile>) -> Box<dyn SegmentFile> {
-        let next_write = self.next_write.clone();
-        Box::new(TrickyFile { file, next_write })
-    }
-}
-
-impl JournalFiles for TrickyFiles {
-    fn directory(&self) -> &Path {
-        self.files.directory()
-    }
-
-    fn list(&self) -> io::Result<Vec<SegmentId>> {
-        self.files.list()
-    }
-
-    fn read(&self, id: SegmentId, bytes_max: u64) -> io::Result<Vec<u8>> {
-        self.files.read(id, bytes_max)
-    }
-
-    fn create(&self, id: SegmentId, bytes: u64) -> io::Result<Box<dyn SegmentFile>> {
-        Ok(self.tricky(self.files.create(id, bytes)?))
-    }
-
-    fn open(&self, id: SegmentId) -> io::Result<Box<dyn SegmentFile>> {
-        Ok(self.tricky(self.files.open(id)?))
-    }
-
-    fn remove(&self, id: SegmentId) -> io::Result<()> {
-        self.files.remove(id)
-    }
-
-    fn sync_directory(&self) -> io::Result<()> {
-        self.files.sync_directory()
-    }
-}
-
-impl SegmentFile for TrickyFile {
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let trick = self.next_write.lock().take();
-        match trick {
-            Some(Trick::Hold(hold)) => hold.stop_here(),
-            Some(Trick::Fail) => return Err(io::Error::other("a test made it fail")),
-            None => {}
-        }
-        self.file.write_at(offset, bytes)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.file.sync()
-    }
-}
-
-/// All that a store holds.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Content {
-    pub(super) tasks: BTreeMap<TaskId, Task>,
-    tombstones: BTreeMap<String, Tombstone>,
-    answers: BTreeMap<u128, KeptAnswer>,
-}
-
-/// A store and the epoch it began.
-pub(super) struct Owner<S> {
-    pub(super) store: S,
-    pub(super) begun: Begun,
-}
-
-impl<S: ShardStore> Owner<S> {
-    pub(super) fn of(harness: &impl Harness<Store = S>) -> Self {
-        let mut store = harness.store();
-        let begun = store.begin().expect("a new owner can begin");
-        Self { store, begun }
-    }
-
-    pub(super) fn commit(&mut self, batch: Batch) -> Result<(), StoreError> {
-        self.store.commit(self.begun.epoch, batch)
-    }
-
-    pub(super) fn put(&mut self, tasks: &[Task]) {
-        let mut batch = Batch::new(SteadyMs(0));
-        tasks.iter().for_each(|task| batch.put_task(task));
-        self.commit(batch).expect("the owner can commit");
-    }
-
-    pub(super) fn remove(&mut self, task: &Task) {
-        let mut batch = Batch::new(SteadyMs(0));
-        batch.remove_task(task.id);
-        self.commit(batch).expect("the owner can commit");
-    }
-
-    pub(super) fn tend(&mut self) -> Tended {
-        self.store.tend(self.begun.epoch).expect("the owner can tend")
-    }
-
-    pub(super) fn tend_to_the_end(&mut self) {
-        let end = Instant::now() + Duration::from_secs(60);
-        while self.tend() == Tended::More {
-            assert!(Instant::now() < end, "tending does not end");
-        }
-    }
-
-    fn tasks(&mut self, due: std::ops::Range<WallMs>) -> BTreeMap<TaskId, Task> {
-        let mut tasks = BTreeMap::new();
-        let mut visit = |task: Task| {
-            let twice = tasks.insert(task.id, task);
-            assert_eq!(twice, None, "a task is visited once");
-        };
-        self.store.read_due(due, &mut visit).expect("the owner can read");
-        tasks
-    }
-
-    pub(super) fn content(&mut self) -> Content {
-        let mut content = Content {
-            tasks: self.tasks(EVERY_DUE),
-            ..Content::default()
-        };
-        let mut visit = |note| {
-            let is_new = match note {
-                Note::Tombstone(tombstone) => {
-                    let key = format!("{}\0{}", tombstone.topic, tombstone.key);
-                    content.tombstones.insert(key, tombstone).is_none()
-                }
-                Note::Answer(answer) => content.answers.insert(answer.key, answer).is_none(),
-            };
-            assert!(is_new, "a note is visited once");
-        };
-        self.store.read_notes(&mut visit).expect("the owner can read");
-        content
-    }
-}
 
 fn holding(tasks: &[Task]) -> Content {
     Content {
@@ -331,7 +37,9 @@ fn task(n: u64, attempts: u32) -> Task {
 pub(super) fn large_task(n: u64, payload_bytes: usize) -> Task {
     let mut task = plain_task(n);
     // Not all alike, so that parts in the wrong order are noticed.
-    let text: String = (0..payload_bytes).map(|at| char::from(b'a' + (at / 1000 % 23) as u8)).collect();
+    let text: String = (0..payload_bytes)
+        .map(|at| char::from(b'a' + (at / 1000 % 23) as u8))
+        .collect();
     Arc::make_mut(&mut task.spec).payload = Some(RawJson::from(text));
     task
 }
@@ -471,9 +179,15 @@ fn a_stale_epoch_is_refused_and_changes_nothing(mut harness: impl Harness) {
         batch.put_task(&task(1, 9));
         batch.remove_task(task(2, 0).id);
         let refused = old.commit(batch);
-        assert!(is_stale(&refused, old.begun.epoch, new.begun.epoch), "{refused:?}");
+        assert!(
+            is_stale(&refused, old.begun.epoch, new.begun.epoch),
+            "{refused:?}"
+        );
         let refused = old.store.tend(old.begun.epoch);
-        assert!(is_stale(&refused, old.begun.epoch, new.begun.epoch), "{refused:?}");
+        assert!(
+            is_stale(&refused, old.begun.epoch, new.begun.epoch),
+            "{refused:?}"
+        );
     }
     let expected = holding(&[task(1, 0), task(2, 0)]);
     assert_eq!(new.content(), expected);
@@ -503,14 +217,21 @@ fn an_owner_is_refused_when_the_next_one_began_during_its_commit(mut harness: im
     assert_eq!(new.content(), seen);
     new.put(&[task(2, 0)]);
     harness.crash();
-    assert_eq!(Owner::of(&harness).content(), holding(&[task(1, 0), task(2, 0)]));
+    assert_eq!(
+        Owner::of(&harness).content(),
+        holding(&[task(1, 0), task(2, 0)])
+    );
 }
 
 fn epochs_only_grow(mut harness: impl Harness) {
     let mut last = ShardEpoch(0);
     for round in 0..8 {
         let mut owner = Owner::of(&harness);
-        assert!(owner.begun.epoch > last, "{} after {last}", owner.begun.epoch);
+        assert!(
+            owner.begun.epoch > last,
+            "{} after {last}",
+            owner.begun.epoch
+        );
         last = owner.begun.epoch;
         if round % 2 == 0 {
             owner.put(&[task(round, 0)]);
@@ -533,7 +254,9 @@ fn the_steady_mark_is_the_largest_committed(mut harness: impl Harness) {
     let mut owner = Owner::of(&harness);
     assert_eq!(owner.begun.steady, SteadyMs(900));
     owner.tend_to_the_end();
-    owner.commit(Batch::new(SteadyMs(901))).expect("the owner can commit");
+    owner
+        .commit(Batch::new(SteadyMs(901)))
+        .expect("the owner can commit");
     harness.crash();
     let mut owner = Owner::of(&harness);
     assert_eq!(owner.begun.steady, SteadyMs(901));
@@ -545,11 +268,21 @@ fn the_steady_mark_is_the_largest_committed(mut harness: impl Harness) {
 fn notes_come_back_and_go(mut harness: impl Harness) {
     let mut owner = Owner::of(&harness);
     let (kept, gone) = (a_tombstone(1), a_tombstone(2));
-    let answered = an_answer(1, Some((201, Bytes::from(vec![b'x'; limits::IDEMPOTENCY_ANSWER_BYTES_MAX]))));
+    let answered = an_answer(
+        1,
+        Some((
+            201,
+            Bytes::from(vec![b'x'; limits::IDEMPOTENCY_ANSWER_BYTES_MAX]),
+        )),
+    );
     let unanswered = an_answer(2, None);
     let mut batch = Batch::new(SteadyMs(0));
-    [&kept, &gone].into_iter().for_each(|tombstone| batch.put_tombstone(tombstone));
-    [&answered, &unanswered, &an_answer(3, None)].into_iter().for_each(|answer| batch.put_answer(answer));
+    [&kept, &gone]
+        .into_iter()
+        .for_each(|tombstone| batch.put_tombstone(tombstone));
+    [&answered, &unanswered, &an_answer(3, None)]
+        .into_iter()
+        .for_each(|answer| batch.put_answer(answer));
     owner.commit(batch).expect("the owner can commit");
     let mut batch = Batch::new(SteadyMs(0));
     batch.remove_tombstone(&gone.topic, &gone.key);
@@ -557,7 +290,10 @@ fn notes_come_back_and_go(mut harness: impl Harness) {
     owner.commit(batch).expect("the owner can commit");
     let content = owner.content();
     assert_eq!(content.tombstones.into_values().collect::<Vec<_>>(), [kept]);
-    assert_eq!(content.answers.into_values().collect::<Vec<_>>(), [answered, unanswered]);
+    assert_eq!(
+        content.answers.into_values().collect::<Vec<_>>(),
+        [answered, unanswered]
+    );
     let content = owner.content();
     for _ in 0..2 {
         harness.crash();
@@ -581,9 +317,19 @@ fn only_what_is_due_in_the_range_is_visited(harness: impl Harness) {
 
 /// Eight tasks of all sizes, then changes to them: what a fold over an earlier fold meets.
 pub(super) fn two_rounds<S: ShardStore>(owner: &mut Owner<S>) -> Content {
-    owner.put(&[task(1, 0), large_task(2, 50_000), large_task(3, 50_000), large_task(4, 70_000)]);
+    owner.put(&[
+        task(1, 0),
+        large_task(2, 50_000),
+        large_task(3, 50_000),
+        large_task(4, 70_000),
+    ]);
     owner.tend_to_the_end();
-    let latest = [task(1, 1), large_task(2, 90_000), task(3, 1), large_task(5, 30_000)];
+    let latest = [
+        task(1, 1),
+        large_task(2, 90_000),
+        task(3, 1),
+        large_task(5, 30_000),
+    ];
     let mut batch = Batch::new(SteadyMs(0));
     latest.iter().for_each(|task| batch.put_task(task));
     batch.remove_task(task(4, 0).id);
@@ -644,7 +390,10 @@ fn a_new_owner_in_the_middle_of_tending_reads_the_same(harness: impl Harness) {
         new.put(std::slice::from_ref(&change));
         expected.tasks.insert(change.id, change);
         let refused = old.store.tend(old.begun.epoch);
-        assert!(is_stale(&refused, old.begun.epoch, new.begun.epoch), "{refused:?}");
+        assert!(
+            is_stale(&refused, old.begun.epoch, new.begun.epoch),
+            "{refused:?}"
+        );
         old = new;
     }
     old.tend_to_the_end();
@@ -653,7 +402,9 @@ fn a_new_owner_in_the_middle_of_tending_reads_the_same(harness: impl Harness) {
 
 fn a_record_of_the_largest_size_comes_back_whole(mut harness: impl Harness) {
     let mut owner = Owner::of(&harness);
-    let tasks: Vec<Task> = (0..12).map(|n| large_task(n, limits::PAYLOAD_BYTES_MAX)).collect();
+    let tasks: Vec<Task> = (0..12)
+        .map(|n| large_task(n, limits::PAYLOAD_BYTES_MAX))
+        .collect();
     owner.put(&tasks);
     owner.tend_to_the_end();
     harness.check();
@@ -674,7 +425,10 @@ fn a_record_that_is_too_large_is_refused_and_the_store_goes_on(harness: impl Har
     batch.put_task(&task(1, 0));
     batch.put_task(&large_task(2, 5_000_000));
     let refused = owner.commit(batch);
-    assert!(matches!(refused, Err(StoreError::TooLarge { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(StoreError::TooLarge { .. })),
+        "{refused:?}"
+    );
     owner.put(&[task(3, 0)]);
     assert_eq!(owner.content(), holding(&[task(3, 0)]));
 }
@@ -708,7 +462,8 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let payload = prop_oneof![6 => 0..300_usize, 1 => 18_000..24_000_usize, 1 => 40_000..130_000_usize];
+    let payload =
+        prop_oneof![6 => 0..300_usize, 1 => 18_000..24_000_usize, 1 => 40_000..130_000_usize];
     let change = (0..10_u64, prop::option::weighted(0.7, payload));
     let step = prop_oneof![
         8 => prop::collection::vec(change, 0..5).prop_map(Step::Commit),
@@ -738,14 +493,18 @@ fn what_can_be_read_is_what_was_committed(mut harness: impl Harness, steps: Vec<
                         let (tombstone, answer) = (a_tombstone(n), an_answer(n, None));
                         batch.put_tombstone(&tombstone);
                         batch.put_answer(&answer);
-                        expected.tombstones.insert(format!("{}\0{}", tombstone.topic, tombstone.key), tombstone);
+                        expected
+                            .tombstones
+                            .insert(format!("{}\0{}", tombstone.topic, tombstone.key), tombstone);
                         expected.answers.insert(answer.key, answer);
                     } else {
                         let tombstone = a_tombstone(n);
                         batch.remove_task(plain_task(n).id);
                         batch.remove_tombstone(&tombstone.topic, &tombstone.key);
                         expected.tasks.remove(&plain_task(n).id);
-                        expected.tombstones.remove(&format!("{}\0{}", tombstone.topic, tombstone.key));
+                        expected
+                            .tombstones
+                            .remove(&format!("{}\0{}", tombstone.topic, tombstone.key));
                     }
                 }
                 owner.commit(batch).expect("the owner can commit");
@@ -766,7 +525,10 @@ fn what_can_be_read_is_what_was_committed(mut harness: impl Harness, steps: Vec<
                     let mut batch = Batch::new(SteadyMs(i64::MAX));
                     batch.put_task(&task(1, 666));
                     let refused = zombie.commit(batch);
-                    assert!(is_stale(&refused, zombie.begun.epoch, owner.begun.epoch), "{refused:?}");
+                    assert!(
+                        is_stale(&refused, zombie.begun.epoch, owner.begun.epoch),
+                        "{refused:?}"
+                    );
                     assert!(zombie.store.tend(zombie.begun.epoch).is_err());
                 }
             }

@@ -186,7 +186,10 @@ impl MemStore {
             disk = self.disk_of(epoch)?;
         }
         let commits = disk.commits;
-        let fault = disk.fault.take_if(|(nth, _)| *nth <= commits).map(|(_, fault)| fault);
+        let fault = disk
+            .fault
+            .take_if(|(nth, _)| *nth <= commits)
+            .map(|(_, fault)| fault);
         if fault == Some(Fault::BeforeSync) {
             return Err(refused());
         }
@@ -214,7 +217,11 @@ impl ShardStore for MemStore {
         })
     }
 
-    fn read_due(&mut self, due: Range<WallMs>, visit: &mut dyn FnMut(Task)) -> Result<(), StoreError> {
+    fn read_due(
+        &mut self,
+        due: Range<WallMs>,
+        visit: &mut dyn FnMut(Task),
+    ) -> Result<(), StoreError> {
         // Copied out, so that a visitor may use the disk.
         let records = self.disk()?.records.clone();
         let mut tasks = Vec::new();
@@ -232,7 +239,9 @@ impl ShardStore for MemStore {
     fn read_notes(&mut self, visit: &mut dyn FnMut(Note)) -> Result<(), StoreError> {
         let records = self.disk()?.records.clone();
         for (key, value) in records {
-            if let Some(note) = decode_note(key, &value).map_err(|damaged| corrupt(key, &damaged))? {
+            if let Some(note) =
+                decode_note(key, &value).map_err(|damaged| corrupt(key, &damaged))?
+            {
                 visit(note);
             }
         }
@@ -298,8 +307,14 @@ mod tests {
             let epoch = store.begin().unwrap().epoch;
             disk.fail_commit(2, fault);
             store.commit(epoch, batch(1)).unwrap();
-            assert!(matches!(store.commit(epoch, batch(2)), Err(StoreError::Io { .. })));
-            assert!(matches!(store.commit(epoch, batch(3)), Err(StoreError::Poisoned)));
+            assert!(matches!(
+                store.commit(epoch, batch(2)),
+                Err(StoreError::Io { .. })
+            ));
+            assert!(matches!(
+                store.commit(epoch, batch(3)),
+                Err(StoreError::Poisoned)
+            ));
             assert_eq!(count(&disk), there);
         }
     }
@@ -325,6 +340,8 @@ mod tests {
         let given = store.begin().unwrap().epoch;
         let present = disk.take_over();
         let refused = store.commit(given, batch(1)).unwrap_err();
-        assert!(matches!(refused, StoreError::StaleEpoch { given: g, present: p } if (g, p) == (given, present)));
+        assert!(
+            matches!(refused, StoreError::StaleEpoch { given: g, present: p } if (g, p) == (given, present))
+        );
     }
 }

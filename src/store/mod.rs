@@ -88,11 +88,12 @@ pub enum Tended {
     More,
 }
 
-/// Why the store did not do it. After any error but [`StoreError::StaleEpoch`] the outcome of that call is
-/// unknown and the store must be opened anew.
+/// Why the store did not do it. After any error but [`StoreError::StaleEpoch`] and [`StoreError::TooLarge`] the
+/// outcome of that call is unknown and the store must be opened anew.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A newer owner has begun; this one must stop. Nothing of the batch counts.
+    /// A newer owner has begun; this one must stop. Nothing of the batch counts; if that owner began during the
+    /// call, it has read all of the batch or nothing, and what it has read stays. Nobody may be told of it.
     #[error("epoch {given} is over, {present} has begun")]
     StaleEpoch {
         /// The caller's epoch.
@@ -163,7 +164,8 @@ pub trait ShardStore: Send + 'static {
     /// recovery sees all of it.
     ///
     /// # Errors
-    /// `StaleEpoch` when a newer owner has begun, also if that happened while this batch was being synced; I/O.
+    /// `StaleEpoch` when a newer owner has begun, also if that happened while this batch was being synced;
+    /// `TooLarge`, and nothing was written; I/O.
     fn commit(&mut self, epoch: ShardEpoch, batch: Batch) -> Result<(), StoreError>;
 
     /// Does one bounded slice (a few milliseconds) of housekeeping; changes nothing that can be read.

@@ -108,6 +108,11 @@ impl Topic {
     pub fn is_held(&self) -> bool {
         self.pause.is_some() || self.thawing.is_some()
     }
+
+    /// Whether it is held and the time of what waits stands still.
+    pub fn is_frozen(&self) -> bool {
+        self.thawing.is_some() || self.pause.is_some_and(|pause| pause.clock == PauseClock::Freeze)
+    }
 }
 
 /// All topics at one moment; never changed, only replaced.

@@ -342,8 +342,9 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             }
             task.thaw = thaw;
             if waits {
-                let since_created = ctx.now.wall.since(task.created_at);
-                shift(task, held.min(since_created));
+                // What began to wait while the topic was held has waited only since then.
+                let waited = ctx.now.wall.since(task.updated_at);
+                shift(task, held.min(waited));
                 log(task, state, "its topic goes on, with the time that was left", ctx);
             }
             Ok(Applied::Changed)

@@ -192,7 +192,11 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn name() -> impl Strategy<Value = String> {
-    vec(any::<char>().prop_filter("no control characters", |c| !c.is_control()), 1..20).prop_map(String::from_iter)
+    vec(
+        any::<char>().prop_filter("no control characters", |c| !c.is_control()),
+        1..20,
+    )
+    .prop_map(String::from_iter)
 }
 
 fn a_topic() -> impl Strategy<Value = TopicName> {
@@ -229,14 +233,14 @@ fn a_due() -> impl Strategy<Value = Due> {
 }
 
 fn a_live_attempt() -> impl Strategy<Value = LiveAttempt> {
-    (option::of(wall()), option::of(text()), option::of(length())).prop_map(|(started_at, worker, lease)| {
-        LiveAttempt {
+    (option::of(wall()), option::of(text()), option::of(length())).prop_map(
+        |(started_at, worker, lease)| LiveAttempt {
             started_at,
             worker,
             lease,
             report_by: MonoMs(0),
-        }
-    })
+        },
+    )
 }
 
 fn a_pause() -> impl Strategy<Value = Pause> {
@@ -253,7 +257,8 @@ fn an_outcome() -> impl Strategy<Value = &'static str> {
 }
 
 fn a_last_outcome() -> impl Strategy<Value = LastOutcome> {
-    (an_outcome(), option::of(an_error())).prop_map(|(outcome, error)| LastOutcome { outcome, error })
+    (an_outcome(), option::of(an_error()))
+        .prop_map(|(outcome, error)| LastOutcome { outcome, error })
 }
 
 fn latest<T: std::fmt::Debug>(entry: impl Strategy<Value = T>) -> impl Strategy<Value = Latest<T>> {
@@ -289,14 +294,16 @@ prop_compose! {
 }
 
 fn an_action() -> impl Strategy<Value = Action> {
-    let http = (text(), text(), pairs(), vec(any::<u16>(), 0..3)).prop_map(|(url, method, headers, expect_status)| {
-        Action::Http(HttpAction {
-            url,
-            method,
-            headers,
-            expect_status,
-        })
-    });
+    let http = (text(), text(), pairs(), vec(any::<u16>(), 0..3)).prop_map(
+        |(url, method, headers, expect_status)| {
+            Action::Http(HttpAction {
+                url,
+                method,
+                headers,
+                expect_status,
+            })
+        },
+    );
     prop_oneof![
         http,
         Just(Action::Pull),
@@ -318,11 +325,13 @@ fn a_retry_policy() -> impl Strategy<Value = RetryPolicy> {
         exponential.prop_map(|(base, factor, cap)| Backoff::Exponential { base, factor, cap }),
     ];
     let on = vec((text(), on_failure), 0..3);
-    (backoff, 0.0..1.0_f64, any::<u32>(), on).prop_map(|(backoff, jitter, max_attempts, on)| RetryPolicy {
-        backoff,
-        jitter,
-        max_attempts,
-        on,
+    (backoff, 0.0..1.0_f64, any::<u32>(), on).prop_map(|(backoff, jitter, max_attempts, on)| {
+        RetryPolicy {
+            backoff,
+            jitter,
+            max_attempts,
+            on,
+        }
     })
 }
 

@@ -39,9 +39,19 @@ const HANDLER_NAME_BYTES_MAX: usize = 128;
 
 /// Headers of a connection, of the message's framing, and those that we send.
 const HEADERS_NOT_THEIRS: [&str; 13] = [
-    "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings",
-    "host", "content-length", "expect",
-    "traceparent", "tracestate", "user-agent",
+    "connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "http2-settings",
+    "host",
+    "content-length",
+    "expect",
+    "traceparent",
+    "tracestate",
+    "user-agent",
 ];
 const HEADER_PREFIXES_NOT_THEIRS: [&str; 3] = ["proxy-", "webhook-", "duetime-"];
 
@@ -54,7 +64,9 @@ pub(super) fn action(node: Node<'_, '_>) -> Option<Action> {
         "handler" => {
             let handler = node.object(&HANDLER)?;
             let name = handler.required("name", |node| node.line(HANDLER_NAME_BYTES_MAX))?;
-            Some(Action::Handler { name: name.into_owned() })
+            Some(Action::Handler {
+                name: name.into_owned(),
+            })
         }
         "pull" => node.object(&NO_FIELDS).map(|_| Action::Pull),
         _ => node.object(&NO_FIELDS).map(|_| Action::None),
@@ -64,10 +76,14 @@ pub(super) fn action(node: Node<'_, '_>) -> Option<Action> {
 fn http(node: Node<'_, '_>) -> Option<HttpAction> {
     let body = node.object(&HTTP)?;
     let url = body.required("url", url);
-    let method = body.optional("method", |node| node.word(&METHODS)).unwrap_or("POST");
+    let method = body
+        .optional("method", |node| node.word(&METHODS))
+        .unwrap_or("POST");
     let headers = body.optional("headers", headers).unwrap_or_default();
     let expect_status = body.optional("expect_status", |node| {
-        node.list(STATUSES_MAX, |node| node.whole(200..=599).map(|status| status as u16))
+        node.list(STATUSES_MAX, |node| {
+            node.whole(200..=599).map(|status| status as u16)
+        })
     });
     Some(HttpAction {
         url: url?,
@@ -91,13 +107,20 @@ fn url(node: Node<'_, '_>) -> Option<String> {
 /// breaks); what would be repaired is refused, so that nobody's mistake becomes somebody's request.
 fn url_flaw(url: &str) -> Option<String> {
     if url.len() > limits::URL_BYTES_MAX {
-        return Some(format!("is {} bytes long, at most {} are allowed", url.len(), limits::URL_BYTES_MAX));
+        return Some(format!(
+            "is {} bytes long, at most {} are allowed",
+            url.len(),
+            limits::URL_BYTES_MAX
+        ));
     }
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
         return Some("must begin with http:// or https://".to_owned());
     }
-    if url.chars().any(|c| c.is_control() || c.is_whitespace() || c == '\\') {
+    if url
+        .chars()
+        .any(|c| c.is_control() || c.is_whitespace() || c == '\\')
+    {
         return Some("must not contain spaces, control characters or backslashes".to_owned());
     }
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
@@ -109,7 +132,9 @@ fn url_flaw(url: &str) -> Option<String> {
     }
     match Url::parse(url) {
         Ok(parsed) if parsed.port() == Some(0) => Some("must not name port 0".to_owned()),
-        Ok(parsed) if parsed.host_str().is_none_or(str::is_empty) => Some("must name a host".to_owned()),
+        Ok(parsed) if parsed.host_str().is_none_or(str::is_empty) => {
+            Some("must name a host".to_owned())
+        }
         Ok(_) => None,
         Err(error) => Some(format!("is not a URL: {error}")),
     }
@@ -132,7 +157,10 @@ fn headers(node: Node<'_, '_>) -> Option<Vec<(String, String)>> {
         Some((name.to_owned(), value))
     })?;
     if bytes > limits::HEADER_BYTES_MAX {
-        let detail = format!("are {bytes} bytes long in all, at most {} are allowed", limits::HEADER_BYTES_MAX);
+        let detail = format!(
+            "are {bytes} bytes long in all, at most {} are allowed",
+            limits::HEADER_BYTES_MAX
+        );
         return node.refuse("too_long", detail);
     }
     Some(headers)
@@ -147,10 +175,15 @@ fn header_name_flaw(name: &str) -> Option<&'static str> {
     };
     if name.is_empty() || !name.bytes().all(is_token) {
         Some("is no header name: letters, digits and -_.!#$%&'*+^`|~ only")
-    } else if HEADERS_NOT_THEIRS.iter().any(|known| is_name(&known)) {
+    } else if HEADERS_NOT_THEIRS.iter().any(is_name) {
         Some("must not be given: it belongs to the connection, or is sent by us")
-    } else if HEADER_PREFIXES_NOT_THEIRS.iter().any(|prefix| begins_with(&prefix)) {
-        Some("must not be given: names that begin with proxy-, webhook- or duetime- are not yours to send")
+    } else if HEADER_PREFIXES_NOT_THEIRS
+        .iter()
+        .any(begins_with)
+    {
+        Some(
+            "must not be given: names that begin with proxy-, webhook- or duetime- are not yours to send",
+        )
     } else {
         None
     }
@@ -158,8 +191,14 @@ fn header_name_flaw(name: &str) -> Option<&'static str> {
 
 fn header_value(node: Node<'_, '_>) -> Option<String> {
     let value = node.text()?;
-    if value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
-        return node.refuse("control_character", "must not contain line breaks or other control characters");
+    if value
+        .bytes()
+        .any(|byte| byte.is_ascii_control() && byte != b'\t')
+    {
+        return node.refuse(
+            "control_character",
+            "must not contain line breaks or other control characters",
+        );
     }
     Some(value.into_owned())
 }
@@ -170,7 +209,7 @@ fn header_value(node: Node<'_, '_>) -> Option<String> {
 #[serde(rename_all = "snake_case")]
 pub enum ActionBody<'a> {
     /// Push to a URL.
-    Http(#[schema(value_type = HttpBody)] HttpBody<'a>),
+    Http(HttpBody<'a>),
     /// Wait for an outside worker to lease it.
     Pull {},
     /// Run a handler of the embedding process.
@@ -240,14 +279,29 @@ mod tests {
     fn every_kind_is_read_and_shown_as_it_would_be_given() {
         let full = json!({"http": {"url": "https://a.example:8443/b?c=d", "method": "PUT",
             "headers": {"x-shop": "a\tü", "authorization": "Bearer x"}, "expect_status": [200, 404]}});
-        for json in [full, json!({"pull": {}}), json!({"handler": {"name": "close"}}), json!({"none": {}})] {
+        for json in [
+            full,
+            json!({"pull": {}}),
+            json!({"handler": {"name": "close"}}),
+            json!({"none": {}}),
+        ] {
             let action = decode(json.to_string().as_bytes(), action).unwrap();
-            assert_eq!(serde_json::to_value(ActionBody::from(&action)).unwrap(), json);
+            assert_eq!(
+                serde_json::to_value(ActionBody::from(&action)).unwrap(),
+                json
+            );
         }
         let Action::Http(short) = http_with("headers", json!(null)).unwrap() else {
             panic!("it is a push");
         };
-        assert_eq!((short.method.as_str(), short.headers.len(), short.expect_status.len()), ("POST", 0, 0));
+        assert_eq!(
+            (
+                short.method.as_str(),
+                short.headers.len(),
+                short.expect_status.len()
+            ),
+            ("POST", 0, 0)
+        );
     }
 
     #[test]
@@ -259,10 +313,22 @@ mod tests {
             (json!({"none": null}), "", "missing"),
             (json!({"none": {"x": 1}}), "/none/x", "unknown_field"),
             (json!({"handler": {}}), "/handler/name", "missing"),
-            (json!({"command": {"program": "x"}}), "/command", "not_supported"),
+            (
+                json!({"command": {"program": "x"}}),
+                "/command",
+                "not_supported",
+            ),
             (json!({"poll": {}}), "/poll", "not_supported"),
-            (json!({"complete_only": {}}), "/complete_only", "not_supported"),
-            (json!({"http": {"url": "http://a", "success_if": "x"}}), "/http/success_if", "not_supported"),
+            (
+                json!({"complete_only": {}}),
+                "/complete_only",
+                "not_supported",
+            ),
+            (
+                json!({"http": {"url": "http://a", "success_if": "x"}}),
+                "/http/success_if",
+                "not_supported",
+            ),
             (json!({"http": {}}), "/http/url", "missing"),
         ] {
             let read = decode(json.to_string().as_bytes(), action);
@@ -274,14 +340,41 @@ mod tests {
     fn a_url_is_http_names_a_host_and_carries_no_credentials() {
         let long = format!("http://a/{}", "x".repeat(2048));
         for url in [
-            "http:///x", "file:///etc/passwd", "not a url", "", "ftp://127.0.0.1/x", "javascript:alert(1)", "http://",
-            "http:x", "http:/x/y", "http://:80/", "http://a:0/", "http://a:99999/", "http://u:p@a/", "http://@a/",
-            "http://a/\nb", "http://a/ b", " http://a/", "http:\\\\a\\b", "http://a\\@b/", "http://[::1/", "http://?x",
-            "http://#x", "//a/b", long.as_str(),
+            "http:///x",
+            "file:///etc/passwd",
+            "not a url",
+            "",
+            "ftp://127.0.0.1/x",
+            "javascript:alert(1)",
+            "http://",
+            "http:x",
+            "http:/x/y",
+            "http://:80/",
+            "http://a:0/",
+            "http://a:99999/",
+            "http://u:p@a/",
+            "http://@a/",
+            "http://a/\nb",
+            "http://a/ b",
+            " http://a/",
+            "http:\\\\a\\b",
+            "http://a\\@b/",
+            "http://[::1/",
+            "http://?x",
+            "http://#x",
+            "//a/b",
+            long.as_str(),
         ] {
-            assert_eq!(refusal("url", json!(url)), [("/http/url".to_owned(), "invalid_url")], "{url:?}");
+            assert_eq!(
+                refusal("url", json!(url)),
+                [("/http/url".to_owned(), "invalid_url")],
+                "{url:?}"
+            );
         }
-        assert_eq!(refusal("url", json!(7)), [("/http/url".to_owned(), "wrong_type")]);
+        assert_eq!(
+            refusal("url", json!(7)),
+            [("/http/url".to_owned(), "wrong_type")]
+        );
         for (given, kept) in [
             ("http://127.0.0.1:9/x", "http://127.0.0.1:9/x"),
             ("HTTPS://Shop.Example", "HTTPS://Shop.Example"),
@@ -318,19 +411,34 @@ mod tests {
             ("traceparent", "x", "invalid_header"),
         ] {
             let pointer = format!("/http/headers/{name}");
-            assert_eq!(refusal("headers", json!({ name: value })), [(pointer, code)], "{name:?}: {value:?}");
+            assert_eq!(
+                refusal("headers", json!({ name: value })),
+                [(pointer, code)],
+                "{name:?}: {value:?}"
+            );
         }
         for (headers, pointer, code) in [
             (json!({"x-a": 1}), "/http/headers/x-a", "wrong_type"),
             (json!({"a/b": "c"}), "/http/headers/a~1b", "invalid_header"),
-            (json!({"x-a": "1", "X-A": "2"}), "/http/headers/X-A", "duplicate_field"),
+            (
+                json!({"X-A": "1", "x-a": "2"}),
+                "/http/headers/x-a",
+                "duplicate_field",
+            ),
             (json!({"x-a": long_value}), "/http/headers", "too_long"),
             (json!([]), "/http/headers", "wrong_type"),
         ] {
             assert_eq!(refusal("headers", headers), [(pointer.to_owned(), code)]);
         }
-        let many = |n: usize| (0..n).map(|i| (format!("x-{i}"), json!("v"))).collect::<serde_json::Map<_, _>>();
-        assert_eq!(refusal("headers", many(33).into()), [("/http/headers".to_owned(), "too_many")]);
+        let many = |n: usize| {
+            (0..n)
+                .map(|i| (format!("x-{i}"), json!("v")))
+                .collect::<serde_json::Map<_, _>>()
+        };
+        assert_eq!(
+            refusal("headers", many(33).into()),
+            [("/http/headers".to_owned(), "too_many")]
+        );
         assert!(http_with("headers", many(32).into()).is_ok());
     }
 
@@ -339,8 +447,18 @@ mod tests {
         for (field, value, pointer, code) in [
             ("method", json!("post"), "/http/method", "unknown_value"),
             ("method", json!("CONNECT"), "/http/method", "unknown_value"),
-            ("expect_status", json!([200, 99]), "/http/expect_status/1", "out_of_range"),
-            ("expect_status", json!(["2xx"]), "/http/expect_status/0", "wrong_type"),
+            (
+                "expect_status",
+                json!([200, 99]),
+                "/http/expect_status/1",
+                "out_of_range",
+            ),
+            (
+                "expect_status",
+                json!(["2xx"]),
+                "/http/expect_status/0",
+                "wrong_type",
+            ),
         ] {
             assert_eq!(refusal(field, value), [(pointer.to_owned(), code)]);
         }

@@ -53,13 +53,19 @@ pub fn decode<T>(bytes: &[u8], read: impl FnOnce(Node<'_, '_>) -> Option<T>) -> 
 ///
 /// # Errors
 /// As [`decode`].
-pub fn decode_or_empty<T>(bytes: &[u8], read: impl FnOnce(Node<'_, '_>) -> Option<T>) -> Result<T, Problem> {
+pub fn decode_or_empty<T>(
+    bytes: &[u8],
+    read: impl FnOnce(Node<'_, '_>) -> Option<T>,
+) -> Result<T, Problem> {
     let empty = bytes.iter().all(u8::is_ascii_whitespace);
     decode(if empty { b"{}" } else { bytes }, read)
 }
 
 /// Reads a part of a text that [`checked`] let through.
-pub(super) fn decode_checked<T>(json: &str, read: impl FnOnce(Node<'_, '_>) -> Option<T>) -> Result<T, Problem> {
+pub(super) fn decode_checked<T>(
+    json: &str,
+    read: impl FnOnce(Node<'_, '_>) -> Option<T>,
+) -> Result<T, Problem> {
     let errors = Errors::default();
     let value = read(Node {
         json,
@@ -72,7 +78,9 @@ pub(super) fn decode_checked<T>(json: &str, read: impl FnOnce(Node<'_, '_>) -> O
 
 /// The one JSON value that the bytes hold, as text.
 pub(super) fn checked(bytes: &[u8]) -> Result<&str, Problem> {
-    let not_json = |why: &dyn fmt::Display| Problem::new(Code::NotJson, format!("the body is not JSON: {why}"));
+    let not_json = |why: &dyn fmt::Display| {
+        Problem::new(Code::NotJson, format!("the body is not JSON: {why}"))
+    };
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(not_json(&"it is empty"));
     }
@@ -164,7 +172,9 @@ impl fmt::Display for Path<'_> {
             Step::Root => Ok(()),
             Step::Place(place) => write!(f, "/{place}"),
             Step::Name(name) => {
-                let end = (0..=name.len().min(STEP_BYTES_MAX)).rev().find(|end| name.is_char_boundary(*end));
+                let end = (0..=name.len().min(STEP_BYTES_MAX))
+                    .rev()
+                    .find(|end| name.is_char_boundary(*end));
                 let shown = &name[..end.unwrap_or(0)];
                 write!(f, "/{}", shown.replace('~', "~0").replace('/', "~1"))?;
                 f.write_str(if shown.len() < name.len() { "…" } else { "" })
@@ -215,7 +225,10 @@ impl<'j> Node<'j, '_> {
     }
 
     fn wrong_kind<T>(&self, wanted: &str) -> Option<T> {
-        self.refuse("wrong_type", format!("must be {wanted}, not {}", self.kind()))
+        self.refuse(
+            "wrong_type",
+            format!("must be {wanted}, not {}", self.kind()),
+        )
     }
 
     /// Whether it is an object.
@@ -226,7 +239,10 @@ impl<'j> Node<'j, '_> {
     /// Any JSON of at most `bytes_max` bytes, as it came.
     pub fn raw(&self, bytes_max: usize) -> Option<RawJson> {
         if self.json.len() > bytes_max {
-            let detail = format!("is {} bytes long, at most {bytes_max} are allowed", self.json.len());
+            let detail = format!(
+                "is {} bytes long, at most {bytes_max} are allowed",
+                self.json.len()
+            );
             return self.refuse("too_long", detail);
         }
         Some(RawJson::from(self.json.to_owned()))
@@ -234,7 +250,10 @@ impl<'j> Node<'j, '_> {
 
     /// Any text.
     pub fn text(&self) -> Option<Cow<'j, str>> {
-        let inside = self.json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let inside = self
+            .json
+            .strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'));
         match inside {
             None => self.wrong_kind("a text"),
             Some(plain) if !plain.contains('\\') => Some(Cow::Borrowed(plain)),
@@ -270,8 +289,16 @@ impl<'j> Node<'j, '_> {
     /// One of these words, as what it stands for.
     pub fn word<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         let text = self.text()?;
-        let found = words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning);
-        found.or_else(|| self.refuse("unknown_value", format!("must be {}", listed(words.iter().map(|(word, _)| *word)))))
+        let found = words
+            .iter()
+            .find(|(word, _)| *word == text)
+            .map(|(_, meaning)| *meaning);
+        found.or_else(|| {
+            self.refuse(
+                "unknown_value",
+                format!("must be {}", listed(words.iter().map(|(word, _)| *word))),
+            )
+        })
     }
 
     /// `true` or `false`.
@@ -288,9 +315,17 @@ impl<'j> Node<'j, '_> {
         if !self.is_number() {
             return self.wrong_kind("a number");
         }
-        let number = self.json.parse().ok().filter(|number| range.contains(number));
+        let number = self
+            .json
+            .parse()
+            .ok()
+            .filter(|number| range.contains(number));
         number.or_else(|| {
-            let detail = format!("must be a whole number from {} to {}", range.start(), range.end());
+            let detail = format!(
+                "must be a whole number from {} to {}",
+                range.start(),
+                range.end()
+            );
             self.refuse("out_of_range", detail)
         })
     }
@@ -300,7 +335,11 @@ impl<'j> Node<'j, '_> {
         if !self.is_number() {
             return self.wrong_kind("a number");
         }
-        let number = self.json.parse().ok().filter(|number| range.contains(number));
+        let number = self
+            .json
+            .parse()
+            .ok()
+            .filter(|number| range.contains(number));
         number.or_else(|| {
             let detail = format!("must be a number from {} to {}", range.start(), range.end());
             self.refuse("out_of_range", detail)
@@ -308,7 +347,8 @@ impl<'j> Node<'j, '_> {
     }
 
     fn is_number(&self) -> bool {
-        self.json.starts_with(|first: char| first == '-' || first.is_ascii_digit())
+        self.json
+            .starts_with(|first: char| first == '-' || first.is_ascii_digit())
     }
 
     /// An ISO 8601 duration in this range of milliseconds.
@@ -318,23 +358,37 @@ impl<'j> Node<'j, '_> {
         }
         let bounds = || {
             let text = |ms: &u64| duration::format(DurationMs(*ms));
-            format!("must be a duration from {} to {}", text(range_ms.start()), text(range_ms.end()))
+            format!(
+                "must be a duration from {} to {}",
+                text(range_ms.start()),
+                text(range_ms.end())
+            )
         };
         match duration::parse(&self.text()?) {
             Ok(length) if range_ms.contains(&length.0) => Some(length),
             Ok(_) => self.refuse("out_of_range", bounds()),
-            Err(DurationError::TooLong | DurationError::Negative) => self.refuse("out_of_range", bounds()),
+            Err(DurationError::TooLong | DurationError::Negative) => {
+                self.refuse("out_of_range", bounds())
+            }
             Err(error) => self.refuse("invalid_duration", error.to_string()),
         }
     }
 
     /// A list of at most `max` values, each read by `read`.
-    pub fn list<T>(&self, max: usize, mut read: impl FnMut(Node<'j, '_>) -> Option<T>) -> Option<Vec<T>> {
+    pub fn list<T>(
+        &self,
+        max: usize,
+        mut read: impl FnMut(Node<'j, '_>) -> Option<T>,
+    ) -> Option<Vec<T>> {
         let parts = self.elements(max)?;
         let mut values = Vec::with_capacity(parts.len());
         for (place, json) in parts.iter().enumerate() {
             let path = self.path.place(place);
-            values.extend(read(Node { json, path, errors: self.errors }));
+            values.extend(read(Node {
+                json,
+                path,
+                errors: self.errors,
+            }));
         }
         (values.len() == parts.len()).then_some(values)
     }
@@ -344,32 +398,57 @@ impl<'j> Node<'j, '_> {
         if !self.json.starts_with('[') {
             return self.wrong_kind("a list");
         }
-        let mut elements = Elements { found: Vec::new(), count: 0, max };
+        let mut elements = Elements {
+            found: Vec::new(),
+            count: 0,
+            max,
+        };
         if let Err(error) = split(self.json, &mut elements) {
             return self.refuse("malformed", error.to_string());
         }
         if elements.count > max {
-            return self.refuse("too_many", format!("has {} entries, at most {max} are allowed", elements.count));
+            return self.refuse(
+                "too_many",
+                format!("has {} entries, at most {max} are allowed", elements.count),
+            );
         }
         Some(elements.found)
     }
 
     /// An object used as a map of at most `max` entries, each read by `read` with its name.
-    pub fn entries<T>(&self, max: usize, mut read: impl FnMut(&str, Node<'j, '_>) -> Option<T>) -> Option<Vec<T>> {
+    pub fn entries<T>(
+        &self,
+        max: usize,
+        mut read: impl FnMut(&str, Node<'j, '_>) -> Option<T>,
+    ) -> Option<Vec<T>> {
         if !self.is_object() {
             return self.wrong_kind("an object");
         }
-        let mut entries = Entries { found: Vec::new(), count: 0, max };
+        let mut entries = Entries {
+            found: Vec::new(),
+            count: 0,
+            max,
+        };
         if let Err(error) = split(self.json, &mut entries) {
             return self.refuse("malformed", error.to_string());
         }
         if entries.count > max {
-            return self.refuse("too_many", format!("has {} entries, at most {max} are allowed", entries.count));
+            return self.refuse(
+                "too_many",
+                format!("has {} entries, at most {max} are allowed", entries.count),
+            );
         }
         let mut values = Vec::with_capacity(entries.found.len());
         for (place, (name, json)) in entries.found.iter().enumerate() {
-            let node = Node { json, path: self.path.field(name), errors: self.errors };
-            if entries.found[..place].iter().any(|(earlier, _)| earlier == name) {
+            let node = Node {
+                json,
+                path: self.path.field(name),
+                errors: self.errors,
+            };
+            if entries.found[..place]
+                .iter()
+                .any(|(earlier, _)| earlier == name)
+            {
                 node.refuse::<()>("duplicate_field", "stands there twice");
             } else {
                 values.extend(read(name, node));
@@ -384,7 +463,11 @@ impl<'j> Node<'j, '_> {
     }
 
     /// An object of this shape that has the fields `beside` too.
-    pub fn object_beside(&self, shape: &'static Shape, beside: &'static [&'static str]) -> Option<Object<'j, '_>> {
+    pub fn object_beside(
+        &self,
+        shape: &'static Shape,
+        beside: &'static [&'static str],
+    ) -> Option<Object<'j, '_>> {
         if !self.is_object() {
             return self.wrong_kind("an object");
         }
@@ -406,7 +489,10 @@ fn check_line(text: &str, bytes_max: usize) -> Result<(), NameError> {
     if text.is_empty() {
         Err(NameError::Empty)
     } else if text.len() > bytes_max {
-        Err(NameError::TooLong { is: text.len(), max: bytes_max })
+        Err(NameError::TooLong {
+            is: text.len(),
+            max: bytes_max,
+        })
     } else if text.chars().any(char::is_control) {
         Err(NameError::Control)
     } else {
@@ -452,17 +538,27 @@ impl<'j> Object<'j, '_> {
         let path = self.node.path.field(name);
         match slot.map(|slot| &mut self.values[slot]) {
             Some(value @ None) => *value = Some(json),
-            Some(Some(_)) => self.node.errors.note(&path, "duplicate_field", "stands there twice"),
+            Some(Some(_)) => self
+                .node
+                .errors
+                .note(&path, "duplicate_field", "stands there twice"),
             None if self.shape.not_built.contains(&name) => {
                 // `null` asks for nothing.
                 if json != "null" {
-                    self.node.errors.note(&path, Code::NotSupported.name(), "is not built yet in this version");
+                    self.node.errors.note(
+                        &path,
+                        Code::NotSupported.name(),
+                        "is not built yet in this version",
+                    );
                     self.has_strangers = true;
                 }
             }
             None => {
                 let known = match self.names().next() {
-                    Some(_) => format!("is not known here; known are {}", listed(self.names()).replace(" or ", ", ")),
+                    Some(_) => format!(
+                        "is not known here; known are {}",
+                        listed(self.names()).replace(" or ", ", ")
+                    ),
                     None => "is not known here; there are no fields".to_owned(),
                 };
                 self.node.errors.note(&path, "unknown_field", known);
@@ -487,12 +583,20 @@ impl<'j> Object<'j, '_> {
     }
 
     /// The field's value; `None` when it is absent, or wrong and noted.
-    pub fn optional<T>(&self, name: &'static str, read: impl FnOnce(Node<'j, '_>) -> Option<T>) -> Option<T> {
+    pub fn optional<T>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce(Node<'j, '_>) -> Option<T>,
+    ) -> Option<T> {
         self.get(name).and_then(read)
     }
 
     /// The field's value; `None` when it is absent or wrong, both noted.
-    pub fn required<T>(&self, name: &'static str, read: impl FnOnce(Node<'j, '_>) -> Option<T>) -> Option<T> {
+    pub fn required<T>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce(Node<'j, '_>) -> Option<T>,
+    ) -> Option<T> {
         match self.get(name) {
             Some(node) => read(node),
             None => self.refuse(name, "missing", "is missing and always needed"),
@@ -504,16 +608,30 @@ impl<'j> Object<'j, '_> {
         let mut given = names.iter().filter(|name| self.has(name));
         match (given.next(), given.next()) {
             (Some(one), None) => Some(one),
-            (Some(one), Some(other)) => self.refuse(other, "conflict", format!("stands beside `{one}`; give one of them")),
+            (Some(one), Some(other)) => self.refuse(
+                other,
+                "conflict",
+                format!("stands beside `{one}`; give one of them"),
+            ),
             // What was meant has been refused by name already.
             (None, _) if self.has_strangers => None,
-            (None, _) => self.node.refuse("missing", format!("needs {}", listed(names.iter().copied()))),
+            (None, _) => self.node.refuse(
+                "missing",
+                format!("needs {}", listed(names.iter().copied())),
+            ),
         }
     }
 
     /// Notes what is wrong with a field.
-    pub fn refuse<T>(&self, name: &str, code: &'static str, detail: impl Into<String>) -> Option<T> {
-        self.node.errors.note(&self.node.path.field(name), code, detail);
+    pub fn refuse<T>(
+        &self,
+        name: &str,
+        code: &'static str,
+        detail: impl Into<String>,
+    ) -> Option<T> {
+        self.node
+            .errors
+            .note(&self.node.path.field(name), code, detail);
         None
     }
 }
@@ -620,7 +738,10 @@ mod tests {
 
     fn read(node: Node<'_, '_>) -> Option<(String, Option<u64>)> {
         let body = node.object(&OUTER)?;
-        body.optional("inner", |node| node.object(&INNER)?.required("wait", |node| node.length(1..=60_000)));
+        body.optional("inner", |node| {
+            node.object(&INNER)?
+                .required("wait", |node| node.length(1..=60_000))
+        });
         body.optional("many", |node| node.list(3, |node| node.flag()));
         let name = body.required("name", |node| node.line(10));
         let count = body.optional("count", |node| node.whole(1..=9));
@@ -630,11 +751,18 @@ mod tests {
     fn refused(body: &str) -> Vec<(String, &'static str, String)> {
         let problem = decode(body.as_bytes(), read).unwrap_err();
         assert_eq!(problem.status(), 422, "{body}: {problem}");
-        problem.errors.into_iter().map(|error| (error.pointer, error.code, error.detail)).collect()
+        problem
+            .errors
+            .into_iter()
+            .map(|error| (error.pointer, error.code, error.detail))
+            .collect()
     }
 
     fn pointers(body: &str) -> Vec<(String, &'static str)> {
-        refused(body).into_iter().map(|(pointer, code, _)| (pointer, code)).collect()
+        refused(body)
+            .into_iter()
+            .map(|(pointer, code, _)| (pointer, code))
+            .collect()
     }
 
     #[test]
@@ -657,11 +785,22 @@ mod tests {
             (br#"{"name": "\ud800"}"#, "malformed", "surrogate"),
         ] {
             let problem = decode(body, read).unwrap_err();
-            assert_eq!((problem.status(), problem.code.name()), (400, code), "{problem}");
+            assert_eq!(
+                (problem.status(), problem.code.name()),
+                (400, code),
+                "{problem}"
+            );
             assert!(problem.detail.contains(says), "{problem}");
         }
-        let deep = format!(r#"{{"name": {}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
-        assert_eq!(decode(deep.as_bytes(), read).unwrap_err().code, Code::Malformed);
+        let deep = format!(
+            r#"{{"name": {}{}}}"#,
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
+        assert_eq!(
+            decode(deep.as_bytes(), read).unwrap_err().code,
+            Code::Malformed
+        );
     }
 
     #[test]
@@ -669,13 +808,19 @@ mod tests {
         for body in ["[]", "7", "\"x\"", "null"] {
             assert_eq!(pointers(body), [(String::new(), "wrong_type")], "{body}");
         }
-        assert_eq!(decode(b"[]", read).unwrap_err().detail, "the body must be an object, not a list");
+        assert_eq!(
+            decode(b"[]", read).unwrap_err().detail,
+            "the body must be an object, not a list"
+        );
     }
 
     #[test]
     fn an_empty_body_counts_as_an_empty_object_where_it_may_be_left_out() {
         for body in [&b""[..], b" ", b"{}"] {
-            assert_eq!(decode_or_empty(body, |node| node.object(&NO_FIELDS).map(drop)), Ok(()));
+            assert_eq!(
+                decode_or_empty(body, |node| node.object(&NO_FIELDS).map(drop)),
+                Ok(())
+            );
         }
     }
 
@@ -683,30 +828,66 @@ mod tests {
     fn the_pointer_names_the_field_itself() {
         for (body, pointer, code) in [
             (r#"{"name": "a", "cuont": 1}"#, "/cuont", "unknown_field"),
-            (r#"{"name": "a", "inner": {"wait": "PT1S", "weight": 1}}"#, "/inner/weight", "unknown_field"),
+            (
+                r#"{"name": "a", "inner": {"wait": "PT1S", "weight": 1}}"#,
+                "/inner/weight",
+                "unknown_field",
+            ),
             (r#"{"name": "a", "a/b~c": 1}"#, "/a~1b~0c", "unknown_field"),
             (r#"{"count": 1}"#, "/name", "missing"),
             (r#"{"name": null}"#, "/name", "missing"),
             (r#"{"name": "a", "inner": {}}"#, "/inner/wait", "missing"),
             (r#"{"name": 7}"#, "/name", "wrong_type"),
-            (r#"{"name": "a", "many": [true, 1]}"#, "/many/1", "wrong_type"),
-            (r#"{"name": "a", "many": [true, true, true, true]}"#, "/many", "too_many"),
+            (
+                r#"{"name": "a", "many": [true, 1]}"#,
+                "/many/1",
+                "wrong_type",
+            ),
+            (
+                r#"{"name": "a", "many": [true, true, true, true]}"#,
+                "/many",
+                "too_many",
+            ),
             (r#"{"name": "a", "name": "b"}"#, "/name", "duplicate_field"),
-            (r#"{"name": "a", "na\u006de": "b"}"#, "/name", "duplicate_field"),
+            (
+                r#"{"name": "a", "na\u006de": "b"}"#,
+                "/name",
+                "duplicate_field",
+            ),
             (r#"{"name": "a", "later": 1}"#, "/later", "not_supported"),
             (r#"{"name": ""}"#, "/name", "empty"),
             (r#"{"name": "01234567890"}"#, "/name", "too_long"),
             (r#"{"name": "a\nb"}"#, "/name", "control_character"),
-            (r#"{"name": "a", "inner": {"wait": "soon"}}"#, "/inner/wait", "invalid_duration"),
-            (r#"{"name": "a", "inner": {"wait": "P1M"}}"#, "/inner/wait", "invalid_duration"),
-            (r#"{"name": "a", "inner": {"wait": "PT-1S"}}"#, "/inner/wait", "out_of_range"),
-            (r#"{"name": "a", "inner": {"wait": "PT0S"}}"#, "/inner/wait", "out_of_range"),
+            (
+                r#"{"name": "a", "inner": {"wait": "soon"}}"#,
+                "/inner/wait",
+                "invalid_duration",
+            ),
+            (
+                r#"{"name": "a", "inner": {"wait": "P1M"}}"#,
+                "/inner/wait",
+                "invalid_duration",
+            ),
+            (
+                r#"{"name": "a", "inner": {"wait": "PT-1S"}}"#,
+                "/inner/wait",
+                "out_of_range",
+            ),
+            (
+                r#"{"name": "a", "inner": {"wait": "PT0S"}}"#,
+                "/inner/wait",
+                "out_of_range",
+            ),
         ] {
             assert_eq!(pointers(body), [(pointer.to_owned(), code)], "{body}");
         }
         for number in ["0", "10", "-1", "1.5", "1e1", "99999999999999999999999"] {
             let body = format!(r#"{{"name": "a", "count": {number}}}"#);
-            assert_eq!(pointers(&body), [("/count".to_owned(), "out_of_range")], "{number}");
+            assert_eq!(
+                pointers(&body),
+                [("/count".to_owned(), "out_of_range")],
+                "{number}"
+            );
         }
     }
 
@@ -714,10 +895,22 @@ mod tests {
     fn messages_are_plain_words() {
         let said = |body| refused(body).remove(0).2;
         assert_eq!(said(r#"{"name": 7}"#), "must be a text, not a number");
-        assert_eq!(said(r#"{"name": "a", "count": "7"}"#), "must be a number, not a text");
-        assert_eq!(said(r#"{"name": "a", "inner": {"wait": 5}}"#), "must be a duration such as \"PT30M\", not a number");
-        assert_eq!(said(r#"{"name": "a", "inner": {"wait": "PT2M"}}"#), "must be a duration from PT0.001S to PT1M");
-        assert_eq!(said(r#"{"name": "a", "x": 1}"#), "is not known here; known are `name`, `count`, `inner`, `many`");
+        assert_eq!(
+            said(r#"{"name": "a", "count": "7"}"#),
+            "must be a number, not a text"
+        );
+        assert_eq!(
+            said(r#"{"name": "a", "inner": {"wait": 5}}"#),
+            "must be a duration such as \"PT30M\", not a number"
+        );
+        assert_eq!(
+            said(r#"{"name": "a", "inner": {"wait": "PT2M"}}"#),
+            "must be a duration from PT0.001S to PT1M"
+        );
+        assert_eq!(
+            said(r#"{"name": "a", "x": 1}"#),
+            "is not known here; known are `name`, `count`, `inner`, `many`"
+        );
     }
 
     #[test]

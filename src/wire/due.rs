@@ -18,7 +18,12 @@ pub struct InLimits {
 pub(super) fn when(body: &Object<'_, '_>, limits: &InLimits) -> Option<When> {
     let zone = body.optional("tz", |node| {
         let name = node.line(64)?;
-        let unknown = || node.refuse("unknown_zone", "is no time zone of the IANA database such as Europe/Berlin");
+        let unknown = || {
+            node.refuse(
+                "unknown_zone",
+                "is no time zone of the IANA database such as Europe/Berlin",
+            )
+        };
         time::zone(&name).or_else(unknown)
     });
     let zone_is_wrong = body.has("tz") && zone.is_none();
@@ -26,19 +31,35 @@ pub(super) fn when(body: &Object<'_, '_>, limits: &InLimits) -> Option<When> {
         return body.refuse("tz", "conflict", "only goes with `due_at`");
     }
     if body.has("due_at") && body.has("delay") {
-        return body.refuse("delay", "conflict", "stands beside `due_at`; give one of them");
+        return body.refuse(
+            "delay",
+            "conflict",
+            "stands beside `due_at`; give one of them",
+        );
     }
     if zone_is_wrong {
         return None;
     }
-    let at = body.optional("due_at", |node| due_at(node, zone.as_ref(), limits)).map(When::At);
-    at.or_else(|| body.optional("delay", |node| delay(node, limits)).map(When::After))
+    let at = body
+        .optional("due_at", |node| due_at(node, zone.as_ref(), limits))
+        .map(When::At);
+    at.or_else(|| {
+        body.optional("delay", |node| delay(node, limits))
+            .map(When::After)
+    })
 }
 
-fn due_at(node: Node<'_, '_>, zone: Option<&jiff::tz::TimeZone>, limits: &InLimits) -> Option<WallMs> {
+fn due_at(
+    node: Node<'_, '_>,
+    zone: Option<&jiff::tz::TimeZone>,
+    limits: &InLimits,
+) -> Option<WallMs> {
     match time::parse(&node.text()?, zone) {
         Ok(at) if at > limits.now.after(limits.max_delay) => {
-            let detail = format!("must be at most {} ahead", crate::task::duration::format(limits.max_delay));
+            let detail = format!(
+                "must be at most {} ahead",
+                crate::task::duration::format(limits.max_delay)
+            );
             node.refuse("out_of_range", detail)
         }
         Ok(at) => Some(at),

@@ -18,7 +18,10 @@ use crate::limits;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Flaw {
     /// Nested too deeply.
-    #[error("is nested more than {} levels deep at byte {at}", limits::JSON_DEPTH_MAX)]
+    #[error(
+        "is nested more than {} levels deep at byte {at}",
+        limits::JSON_DEPTH_MAX
+    )]
     TooDeep {
         /// Offset of the bracket that is one too many.
         at: usize,
@@ -88,7 +91,10 @@ fn next_special(json: &[u8], mut at: usize) -> usize {
         at += 8;
     }
     let rest = json.get(at..).unwrap_or_default();
-    at + rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).unwrap_or(rest.len())
+    at + rest
+        .iter()
+        .position(|byte| matches!(byte, b'"' | b'\\'))
+        .unwrap_or(rest.len())
 }
 
 /// The place behind an escape whose backslash is at `at`; behind both, for a surrogate pair.
@@ -124,8 +130,15 @@ mod tests {
         let nested = |n: usize| "[".repeat(n) + &"]".repeat(n);
         assert_eq!(check(nested(64).as_bytes()), Ok(()));
         assert_eq!(check(nested(65).as_bytes()), Err(Flaw::TooDeep { at: 64 }));
-        assert_eq!(check(nested(100_000).as_bytes()), Err(Flaw::TooDeep { at: 64 }));
-        assert_eq!(check("[[]],".repeat(1000).as_bytes()), Ok(()), "side by side is not deep");
+        assert_eq!(
+            check(nested(100_000).as_bytes()),
+            Err(Flaw::TooDeep { at: 64 })
+        );
+        assert_eq!(
+            check("[[]],".repeat(1000).as_bytes()),
+            Ok(()),
+            "side by side is not deep"
+        );
     }
 
     #[test]
@@ -143,9 +156,20 @@ mod tests {
             (r#"{"abcdefghij\uDE00": 1}"#, 12),
             (r#"["\\\ude00"]"#, 4),
         ] {
-            assert_eq!(check(json.as_bytes()), Err(Flaw::LoneSurrogate { at }), "{json}");
+            assert_eq!(
+                check(json.as_bytes()),
+                Err(Flaw::LoneSurrogate { at }),
+                "{json}"
+            );
         }
-        for json in [r#""\ud83d\ude00""#, r#""\\ud83d""#, r#""\u00fc""#, r#""\"[\ud83d\uDE00]""#, "\"\\", "\"\\ud8"] {
+        for json in [
+            r#""\ud83d\ude00""#,
+            r#""\\ud83d""#,
+            r#""\u00fc""#,
+            r#""\"[\ud83d\uDE00]""#,
+            "\"\\",
+            "\"\\ud8",
+        ] {
             assert_eq!(check(json.as_bytes()), Ok(()), "{json}");
         }
     }

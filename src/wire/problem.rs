@@ -139,11 +139,21 @@ impl Problem {
 
     /// A 422 for these fields, of which there must be one; `more` were found beyond them.
     pub fn of_fields(errors: Vec<FieldError>, more: usize) -> Self {
-        let not_built = errors.iter().all(|error| error.code == Code::NotSupported.name());
-        let code = if not_built { Code::NotSupported } else { Code::Invalid };
+        let not_built = errors
+            .iter()
+            .all(|error| error.code == Code::NotSupported.name());
+        let code = if not_built {
+            Code::NotSupported
+        } else {
+            Code::Invalid
+        };
         let detail = errors.first().map_or_else(String::new, |first| {
             let whole = first.pointer.is_empty();
-            let place = if whole { "the body".to_owned() } else { format!("`{}`", first.pointer) };
+            let place = if whole {
+                "the body".to_owned()
+            } else {
+                format!("`{}`", first.pointer)
+            };
             match errors.len() - 1 + more {
                 0 => format!("{place} {}", first.detail),
                 others => format!("{place} {} (and {others} more)", first.detail),
@@ -156,7 +166,11 @@ impl Problem {
     }
 
     /// A 422 for one field.
-    pub fn of_field(pointer: impl Into<String>, code: &'static str, detail: impl Into<String>) -> Self {
+    pub fn of_field(
+        pointer: impl Into<String>,
+        code: &'static str,
+        detail: impl Into<String>,
+    ) -> Self {
         let error = FieldError {
             pointer: pointer.into(),
             code,
@@ -262,7 +276,11 @@ mod tests {
     #[test]
     fn codes_are_snake_case_and_unique() {
         let mut names: Vec<&str> = Code::ALL.iter().map(|code| code.name()).collect();
-        assert!(names.iter().all(|name| name.bytes().all(|b| b == b'_' || b.is_ascii_lowercase())));
+        assert!(
+            names
+                .iter()
+                .all(|name| name.bytes().all(|b| b == b'_' || b.is_ascii_lowercase()))
+        );
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Code::ALL.len());
@@ -283,7 +301,8 @@ mod tests {
 
     #[test]
     fn what_is_not_given_is_left_out() {
-        let problem = Problem::new(Code::IllegalState, "a task that is dead can't pause").state(State::Dead);
+        let problem =
+            Problem::new(Code::IllegalState, "a task that is dead can't pause").state(State::Dead);
         let shown = serde_json::to_value(&problem).unwrap_or_default();
         assert_eq!(shown["state"], "dead");
         assert!(shown.get("errors").is_none() && shown.get("retry_after_s").is_none());
@@ -298,7 +317,13 @@ mod tests {
         };
         let code = |errors| Problem::of_fields(errors, 0).code;
         assert_eq!(code(vec![error("not_supported")]), Code::NotSupported);
-        assert_eq!(code(vec![error("not_supported"), error("missing")]), Code::Invalid);
-        assert_eq!(Problem::of_fields(vec![error("a"), error("b")], 3).detail, "`/x` y (and 4 more)");
+        assert_eq!(
+            code(vec![error("not_supported"), error("missing")]),
+            Code::Invalid
+        );
+        assert_eq!(
+            Problem::of_fields(vec![error("a"), error("b")], 3).detail,
+            "`/x` y (and 4 more)"
+        );
     }
 }

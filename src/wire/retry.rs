@@ -33,7 +33,14 @@ pub(super) const CODE_BYTES_MAX: usize = 128;
 
 const KINDS: &[&str] = &["ladder", "fixed", "exponential"];
 const RETRY: Shape = Shape {
-    fields: &["ladder", "fixed", "exponential", "jitter", "max_attempts", "on"],
+    fields: &[
+        "ladder",
+        "fixed",
+        "exponential",
+        "jitter",
+        "max_attempts",
+        "on",
+    ],
     not_built: &["max_lost_leases"],
 };
 const EXPONENTIAL: Shape = Shape {
@@ -57,13 +64,18 @@ const ON: [(&str, OnFailure); 3] = [
 /// Reads a retry policy: one kind of waits, and what all kinds have.
 pub(super) fn policy(node: Node<'_, '_>) -> Option<RetryPolicy> {
     let body = node.object(&RETRY)?;
-    let max_attempts = body.optional("max_attempts", |node| node.whole(1..=limits::ATTEMPTS_MAX.into()));
+    let max_attempts = body.optional("max_attempts", |node| {
+        node.whole(1..=limits::ATTEMPTS_MAX.into())
+    });
     let jitter = body.optional("jitter", jitter);
     let on = body.optional("on", |node| {
         node.entries(ON_MAX, |code, node| {
             let then = node.word(&ON);
-            if code.is_empty() || code.len() > CODE_BYTES_MAX || code.chars().any(char::is_control) {
-                let detail = format!("must be a failure code of 1 to {CODE_BYTES_MAX} bytes such as http_503");
+            if code.is_empty() || code.len() > CODE_BYTES_MAX || code.chars().any(char::is_control)
+            {
+                let detail = format!(
+                    "must be a failure code of 1 to {CODE_BYTES_MAX} bytes such as http_503"
+                );
                 return node.refuse("invalid_name", detail);
             }
             Some((code.to_owned(), then?))
@@ -72,10 +84,18 @@ pub(super) fn policy(node: Node<'_, '_>) -> Option<RetryPolicy> {
     let kind = body.one_of(KINDS)?;
     let (backoff, own_jitter) = body.required(kind, |node| waits(kind, node))?;
     if own_jitter.is_some() && body.has("jitter") {
-        return body.refuse("jitter", "conflict", "stands in `exponential` too; give one of them");
+        return body.refuse(
+            "jitter",
+            "conflict",
+            "stands in `exponential` too; give one of them",
+        );
     }
     let is_exponential = matches!(backoff, Backoff::Exponential { .. });
-    let plain_jitter = if is_exponential { EXPONENTIAL_JITTER } else { 0.0 };
+    let plain_jitter = if is_exponential {
+        EXPONENTIAL_JITTER
+    } else {
+        0.0
+    };
     Some(RetryPolicy {
         backoff,
         jitter: own_jitter.or(jitter).unwrap_or(plain_jitter),
@@ -126,7 +146,10 @@ pub(super) fn timeouts(node: Node<'_, '_>, limits: &InLimits) -> Option<PartialT
     let length = |name, range: std::ops::RangeInclusive<u64>| {
         body.optional(name, |node| {
             if node.is_object() {
-                return node.refuse("not_supported", "with `after` and `then` is not built yet; give a duration such as PT30S");
+                return node.refuse(
+                    "not_supported",
+                    "with `after` and `then` is not built yet; give a duration such as PT30S",
+                );
             }
             node.length(range)
         })
@@ -279,9 +302,13 @@ pub fn preview(bytes: &[u8]) -> Result<RetryDelays, Problem> {
     decode(bytes, |node| {
         let body = node.object(&PREVIEW)?;
         let retry = body.required("retry", policy);
-        let attempts = body.required("attempts", |node| node.whole(1..=limits::ATTEMPTS_MAX.into()));
+        let attempts = body.required("attempts", |node| {
+            node.whole(1..=limits::ATTEMPTS_MAX.into())
+        });
         let (retry, attempts) = (retry?, attempts? as u32);
-        let delays = (1..=attempts).map(|nth| Length(retry.delay_after(nth, 0.0))).collect();
+        let delays = (1..=attempts)
+            .map(|nth| Length(retry.delay_after(nth, 0.0)))
+            .collect();
         Some(RetryDelays { delays })
     })
 }
@@ -300,17 +327,27 @@ mod tests {
 
     #[test]
     fn each_kind_has_its_defaults() {
-        assert_eq!(read(r#"{"ladder": ["PT1M", "PT5M", "PT10M", "PT30M"]}"#), RetryPolicy::default());
+        assert_eq!(
+            read(r#"{"ladder": ["PT1M", "PT5M", "PT10M", "PT30M"]}"#),
+            RetryPolicy::default()
+        );
         let fixed = read(r#"{"fixed": "PT0S", "max_attempts": 3, "jitter": 0.5}"#);
-        assert_eq!((fixed.backoff, fixed.jitter, fixed.max_attempts), (Backoff::Fixed(DurationMs(0)), 0.5, 3));
+        assert_eq!(
+            (fixed.backoff, fixed.jitter, fixed.max_attempts),
+            (Backoff::Fixed(DurationMs(0)), 0.5, 3)
+        );
         let grows = |base, factor, cap| Backoff::Exponential {
             base: DurationMs::secs(base),
             factor,
             cap: DurationMs::secs(cap),
         };
         let plain = read(r#"{"exponential": {"base": "PT1S"}}"#);
-        assert_eq!((plain.backoff, plain.jitter, plain.max_attempts), (grows(1, 2.0, 3600), 0.1, 11));
-        let full = read(r#"{"exponential": {"base": "PT1S", "factor": 3, "cap": "PT9S", "jitter": 0}}"#);
+        assert_eq!(
+            (plain.backoff, plain.jitter, plain.max_attempts),
+            (grows(1, 2.0, 3600), 0.1, 11)
+        );
+        let full =
+            read(r#"{"exponential": {"base": "PT1S", "factor": 3, "cap": "PT9S", "jitter": 0}}"#);
         assert_eq!((full.backoff, full.jitter), (grows(1, 3.0, 9), 0.0));
         let long = read(r#"{"exponential": {"base": "PT2H"}, "jitter": 0.3}"#);
         assert_eq!((long.backoff, long.jitter), (grows(7200, 2.0, 7200), 0.3));
@@ -318,8 +355,14 @@ mod tests {
 
     #[test]
     fn rules_by_failure_code_are_read() {
-        let policy = read(r#"{"fixed": "PT1S", "on": {"http_4xx": "dead", "timeout": "park", "x": "retry"}}"#);
-        let on = [("http_4xx", OnFailure::Dead), ("timeout", OnFailure::Park), ("x", OnFailure::Retry)];
+        let policy = read(
+            r#"{"fixed": "PT1S", "on": {"http_4xx": "dead", "timeout": "park", "x": "retry"}}"#,
+        );
+        let on = [
+            ("http_4xx", OnFailure::Dead),
+            ("timeout", OnFailure::Park),
+            ("x", OnFailure::Retry),
+        ];
         assert_eq!(policy.on, on.map(|(code, then)| (code.to_owned(), then)));
     }
 
@@ -329,24 +372,80 @@ mod tests {
         for (json, pointer, code) in [
             (r#"{}"#, "", "missing"),
             (r#"{"max_attempts": 3}"#, "", "missing"),
-            (r#"{"fixed": "PT1S", "ladder": ["PT1S"]}"#, "/fixed", "conflict"),
-            (r#"{"fixed": "PT1S", "maxattempts": 3}"#, "/maxattempts", "unknown_field"),
-            (r#"{"fixed": "PT1S", "max_attempts": 0}"#, "/max_attempts", "out_of_range"),
-            (r#"{"fixed": "PT1S", "max_attempts": 10001}"#, "/max_attempts", "out_of_range"),
-            (r#"{"fixed": "PT1S", "max_lost_leases": 3}"#, "/max_lost_leases", "not_supported"),
+            (
+                r#"{"fixed": "PT1S", "ladder": ["PT1S"]}"#,
+                "/fixed",
+                "conflict",
+            ),
+            (
+                r#"{"fixed": "PT1S", "maxattempts": 3}"#,
+                "/maxattempts",
+                "unknown_field",
+            ),
+            (
+                r#"{"fixed": "PT1S", "max_attempts": 0}"#,
+                "/max_attempts",
+                "out_of_range",
+            ),
+            (
+                r#"{"fixed": "PT1S", "max_attempts": 10001}"#,
+                "/max_attempts",
+                "out_of_range",
+            ),
+            (
+                r#"{"fixed": "PT1S", "max_lost_leases": 3}"#,
+                "/max_lost_leases",
+                "not_supported",
+            ),
             (r#"{"fixed": "P367D"}"#, "/fixed", "out_of_range"),
-            (r#"{"fixed": "PT1S", "jitter": 1.1}"#, "/jitter", "out_of_range"),
-            (r#"{"fixed": "PT1S", "jitter": 1e999}"#, "/jitter", "out_of_range"),
-            (r#"{"fixed": "PT1S", "on": {"timeout": "give up"}}"#, "/on/timeout", "unknown_value"),
-            (r#"{"fixed": "PT1S", "on": {"": "dead"}}"#, "/on/", "invalid_name"),
+            (
+                r#"{"fixed": "PT1S", "jitter": 1.1}"#,
+                "/jitter",
+                "out_of_range",
+            ),
+            (
+                r#"{"fixed": "PT1S", "jitter": 1e999}"#,
+                "/jitter",
+                "out_of_range",
+            ),
+            (
+                r#"{"fixed": "PT1S", "on": {"timeout": "give up"}}"#,
+                "/on/timeout",
+                "unknown_value",
+            ),
+            (
+                r#"{"fixed": "PT1S", "on": {"": "dead"}}"#,
+                "/on/",
+                "invalid_name",
+            ),
             (r#"{"ladder": []}"#, "/ladder", "empty"),
-            (r#"{"ladder": ["PT1S", "x"]}"#, "/ladder/1", "invalid_duration"),
-            (&format!(r#"{{"ladder": [{steps}]}}"#), "/ladder", "too_many"),
+            (
+                r#"{"ladder": ["PT1S", "x"]}"#,
+                "/ladder/1",
+                "invalid_duration",
+            ),
+            (
+                &format!(r#"{{"ladder": [{steps}]}}"#),
+                "/ladder",
+                "too_many",
+            ),
             (r#"{"exponential": {}}"#, "/exponential/base", "missing"),
-            (r#"{"exponential": {"base": "PT1S", "factor": 0.5}}"#, "/exponential/factor", "out_of_range"),
-            (r#"{"exponential": {"base": "PT1S", "jitter": 0}, "jitter": 0}"#, "/jitter", "conflict"),
+            (
+                r#"{"exponential": {"base": "PT1S", "factor": 0.5}}"#,
+                "/exponential/factor",
+                "out_of_range",
+            ),
+            (
+                r#"{"exponential": {"base": "PT1S", "jitter": 0}, "jitter": 0}"#,
+                "/jitter",
+                "conflict",
+            ),
         ] {
-            assert_eq!(refused(decode(json.as_bytes(), policy)), [(pointer.to_owned(), code)], "{json}");
+            assert_eq!(
+                refused(decode(json.as_bytes(), policy)),
+                [(pointer.to_owned(), code)],
+                "{json}"
+            );
         }
     }
 
@@ -358,7 +457,10 @@ mod tests {
             json!({"exponential": {"base": "PT1S", "factor": 1.5, "cap": "PT1H", "jitter": 0.1}, "max_attempts": 11}),
         ] {
             let policy = read(&json.to_string());
-            assert_eq!(serde_json::to_value(RetryBody::from(&policy)).unwrap(), json);
+            assert_eq!(
+                serde_json::to_value(RetryBody::from(&policy)).unwrap(),
+                json
+            );
         }
     }
 
@@ -376,7 +478,11 @@ mod tests {
             (r#"{"total": "P3661D"}"#, "/total", "out_of_range"),
             (r#"{"heartbeat": "PT30S"}"#, "/heartbeat", "not_supported"),
             (r#"{"queue": "PT5M"}"#, "/queue", "not_supported"),
-            (r#"{"attempt": {"after": "PT5M", "then": "dead"}}"#, "/attempt", "not_supported"),
+            (
+                r#"{"attempt": {"after": "PT5M", "then": "dead"}}"#,
+                "/attempt",
+                "not_supported",
+            ),
         ] {
             assert_eq!(refused(read(json)), [(pointer.to_owned(), code)], "{json}");
         }
@@ -386,10 +492,17 @@ mod tests {
     fn a_preview_shows_the_waits() {
         let ladder = br#"{"retry": {"ladder": ["PT1M", "PT5M", "PT10M", "PT30M"]}, "attempts": 6}"#;
         let shown = serde_json::to_value(preview(ladder).unwrap()).unwrap();
-        assert_eq!(shown, json!({"delays": ["PT1M", "PT5M", "PT10M", "PT30M", "PT30M", "PT30M"]}));
-        let grows = br#"{"retry": {"exponential": {"base": "PT1S", "cap": "PT1H"}}, "attempts": 10000}"#;
+        assert_eq!(
+            shown,
+            json!({"delays": ["PT1M", "PT5M", "PT10M", "PT30M", "PT30M", "PT30M"]})
+        );
+        let grows =
+            br#"{"retry": {"exponential": {"base": "PT1S", "cap": "PT1H"}}, "attempts": 10000}"#;
         let delays = preview(grows).unwrap().delays;
-        assert_eq!((delays.len(), delays[11].0, delays[9999].0), (10_000, DurationMs::secs(2048), DurationMs::secs(3600)));
+        assert_eq!(
+            (delays.len(), delays[11].0, delays[9999].0),
+            (10_000, DurationMs::secs(2048), DurationMs::secs(3600))
+        );
         assert_eq!(refused(preview(br#"{"attempts": 10001}"#)).len(), 2);
     }
 

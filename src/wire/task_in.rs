@@ -21,8 +21,21 @@ const LATENESS_MS_MAX: u64 = 3660 * 24 * 3600 * 1000;
 
 const CREATE: Shape = Shape {
     fields: &[
-        "topic", "key", "due_at", "tz", "delay", "payload", "action", "retry", "timeouts", "delivery", "class",
-        "on_existing", "max_lateness", "tags", "facts",
+        "topic",
+        "key",
+        "due_at",
+        "tz",
+        "delay",
+        "payload",
+        "action",
+        "retry",
+        "timeouts",
+        "delivery",
+        "class",
+        "on_existing",
+        "max_lateness",
+        "tags",
+        "facts",
     ],
     not_built: &["stages", "guard", "verify", "on_end"],
 };
@@ -62,7 +75,9 @@ pub(super) fn new_task(node: Node<'_, '_>, limits: &InLimits) -> Option<NewTask>
         when: due::when(&body, limits),
         payload: body.optional("payload", |node| node.raw(limits::PAYLOAD_BYTES_MAX)),
         retry: body.optional("retry", retry::policy),
-        timeouts: body.optional("timeouts", |node| retry::timeouts(node, limits)).unwrap_or_default(),
+        timeouts: body
+            .optional("timeouts", |node| retry::timeouts(node, limits))
+            .unwrap_or_default(),
         delivery: body.optional("delivery", |node| node.word(&DELIVERY)),
         class: body.optional("class", |node| node.word(&CLASS)),
         on_existing: body.optional("on_existing", |node| node.word(&ON_EXISTING)),
@@ -72,7 +87,11 @@ pub(super) fn new_task(node: Node<'_, '_>, limits: &InLimits) -> Option<NewTask>
         ..NewTask::new(topic?)
     };
     if action == Some(Action::None) && !has_time(&body) {
-        return body.refuse("due_at", "missing", "is missing: a `none` task marks a time; give `due_at` or `delay`");
+        return body.refuse(
+            "due_at",
+            "missing",
+            "is missing: a `none` task marks a time; give `due_at` or `delay`",
+        );
     }
     Some(NewTask { action, ..task })
 }
@@ -95,13 +114,22 @@ fn tags(node: Node<'_, '_>) -> Option<Vec<(String, String)>> {
     node.entries(limits::TAGS_MAX, |name, node| {
         let value = node.text()?;
         let too_long = value.len() > limits::TAG_VALUE_BYTES_MAX;
-        if name.is_empty() || name.len() > limits::TAG_NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        if name.is_empty()
+            || name.len() > limits::TAG_NAME_BYTES_MAX
+            || name.chars().any(char::is_control)
+        {
             let max = limits::TAG_NAME_BYTES_MAX;
-            return node.refuse("invalid_name", format!("must have a name of 1 to {max} bytes without control characters"));
+            return node.refuse(
+                "invalid_name",
+                format!("must have a name of 1 to {max} bytes without control characters"),
+            );
         }
         if too_long || value.chars().any(char::is_control) {
             let max = limits::TAG_VALUE_BYTES_MAX;
-            return node.refuse("invalid_value", format!("must be at most {max} bytes without control characters"));
+            return node.refuse(
+                "invalid_value",
+                format!("must be at most {max} bytes without control characters"),
+            );
         }
         Some((name.to_owned(), value.into_owned()))
     })
@@ -175,7 +203,10 @@ mod tests {
     fn a_topic_is_all_that_is_needed() {
         let task = create(br#"{"topic": "orders"}"#, &WIDE).unwrap();
         assert_eq!(task, NewTask::new(TopicName::parse("orders").unwrap()));
-        assert_eq!(refused(create(b"{}", &WIDE)), [("/topic".to_owned(), "missing")]);
+        assert_eq!(
+            refused(create(b"{}", &WIDE)),
+            [("/topic".to_owned(), "missing")]
+        );
     }
 
     #[test]
@@ -193,35 +224,87 @@ mod tests {
         assert_eq!(task.when, Some(When::After(DurationMs::secs(1800))));
         assert_eq!(task.payload.unwrap().as_str(), r#"{"order_id": 42}"#);
         assert_eq!(task.retry.unwrap().max_attempts, 10);
-        assert_eq!((task.class, task.delivery), (Some(Class::Core), Some(Delivery::AtLeastOnce)));
+        assert_eq!(
+            (task.class, task.delivery),
+            (Some(Class::Core), Some(Delivery::AtLeastOnce))
+        );
         assert_eq!(task.on_existing, Some(OnExisting::Return));
         assert_eq!(task.tags, [("region".to_owned(), "eu".to_owned())]);
-        assert_eq!(task.facts.unwrap().as_str(), r#"{"created_at": "2026-12-01T10:00:00Z", "vip": true}"#);
+        assert_eq!(
+            task.facts.unwrap().as_str(),
+            r#"{"created_at": "2026-12-01T10:00:00Z", "vip": true}"#
+        );
     }
 
     #[test]
     fn a_time_is_an_instant_or_a_length_but_not_both() {
-        let when = |json: &str| create(format!(r#"{{"topic": "t", {json}}}"#).as_bytes(), &WIDE).map(|task| task.when);
+        let when = |json: &str| {
+            create(format!(r#"{{"topic": "t", {json}}}"#).as_bytes(), &WIDE).map(|task| task.when)
+        };
         let noon = Some(When::At(WallMs(1_811_847_600_000)));
         assert_eq!(when(r#""due_at": "2027-06-01T12:00:00+01:00""#), Ok(noon));
-        assert_eq!(when(r#""due_at": "2027-06-01T12:00:00", "tz": "Europe/London""#), Ok(noon));
-        assert_eq!(when(r#""due_at": "2020-01-01T00:00:00Z""#), Ok(Some(When::At(WallMs(1_577_836_800_000)))));
-        assert_eq!(when(r#""delay": "PT0.0001S", "due_at": null"#), Ok(Some(When::After(DurationMs(1)))));
-        assert_eq!(when(r#""delay": "P3660D""#), Ok(Some(When::After(WIDE.max_delay))));
+        assert_eq!(
+            when(r#""due_at": "2027-06-01T12:00:00", "tz": "Europe/London""#),
+            Ok(noon)
+        );
+        assert_eq!(
+            when(r#""due_at": "2020-01-01T00:00:00Z""#),
+            Ok(Some(When::At(WallMs(1_577_836_800_000))))
+        );
+        assert_eq!(
+            when(r#""delay": "PT0.0001S", "due_at": null"#),
+            Ok(Some(When::After(DurationMs(1))))
+        );
+        assert_eq!(
+            when(r#""delay": "P3660D""#),
+            Ok(Some(When::After(WIDE.max_delay)))
+        );
         for (json, pointer, code) in [
-            (r#""due_at": "2027-06-01T12:00:00""#, "/due_at", "offset_missing"),
-            (r#""due_at": "2027-02-30T12:00:00Z""#, "/due_at", "impossible_time"),
-            (r#""due_at": "2038-01-01T12:00:00Z""#, "/due_at", "out_of_range"),
+            (
+                r#""due_at": "2027-06-01T12:00:00""#,
+                "/due_at",
+                "offset_missing",
+            ),
+            (
+                r#""due_at": "2027-02-30T12:00:00Z""#,
+                "/due_at",
+                "impossible_time",
+            ),
+            (
+                r#""due_at": "2038-01-01T12:00:00Z""#,
+                "/due_at",
+                "out_of_range",
+            ),
             (r#""due_at": 1796121000"#, "/due_at", "wrong_type"),
-            (r#""due_at": "2027-06-01T12:00:00", "tz": "Middle/Earth""#, "/tz", "unknown_zone"),
-            (r#""due_at": "2027-06-01T12:00:00+09:00", "tz": "Europe/London""#, "/due_at", "offset_conflict"),
-            (r#""delay": "PT1H", "tz": "Europe/London""#, "/tz", "conflict"),
-            (r#""delay": "PT1H", "due_at": "2027-06-01T12:00:00Z""#, "/delay", "conflict"),
+            (
+                r#""due_at": "2027-06-01T12:00:00", "tz": "Middle/Earth""#,
+                "/tz",
+                "unknown_zone",
+            ),
+            (
+                r#""due_at": "2027-06-01T12:00:00+09:00", "tz": "Europe/London""#,
+                "/due_at",
+                "offset_conflict",
+            ),
+            (
+                r#""delay": "PT1H", "tz": "Europe/London""#,
+                "/tz",
+                "conflict",
+            ),
+            (
+                r#""delay": "PT1H", "due_at": "2027-06-01T12:00:00Z""#,
+                "/delay",
+                "conflict",
+            ),
             (r#""delay": 5"#, "/delay", "wrong_type"),
             (r#""delay": "-PT1S""#, "/delay", "out_of_range"),
             (r#""delay": "P11Y""#, "/delay", "invalid_duration"),
             (r#""delay": "PT2147483648S""#, "/delay", "out_of_range"),
-            (r#""delay": "PT99999999999999999999S""#, "/delay", "out_of_range"),
+            (
+                r#""delay": "PT99999999999999999999S""#,
+                "/delay",
+                "out_of_range",
+            ),
             (r#""delay": "soon""#, "/delay", "invalid_duration"),
         ] {
             assert_eq!(refused(when(json)), [(pointer.to_owned(), code)], "{json}");
@@ -230,12 +313,18 @@ mod tests {
 
     #[test]
     fn a_none_task_needs_a_time_and_any_other_is_due_now() {
-        assert_eq!(refused(with("action", json!({"none": {}}))), [("/due_at".to_owned(), "missing")]);
+        assert_eq!(
+            refused(with("action", json!({"none": {}}))),
+            [("/due_at".to_owned(), "missing")]
+        );
         assert!(with("action", json!({"pull": {}})).is_ok());
         let body = json!({"topic": "t", "action": {"none": {}}, "delay": "PT0S"});
         assert!(create(body.to_string().as_bytes(), &WIDE).is_ok());
         let body = json!({"topic": "t", "action": {"none": {}}, "delay": "soon"});
-        assert_eq!(refused(create(body.to_string().as_bytes(), &WIDE)), [("/delay".to_owned(), "invalid_duration")]);
+        assert_eq!(
+            refused(create(body.to_string().as_bytes(), &WIDE)),
+            [("/delay".to_owned(), "invalid_duration")]
+        );
     }
 
     #[test]
@@ -248,38 +337,100 @@ mod tests {
             ("topic", json!("a\nb"), "/topic", "control_character"),
             ("key", json!(123), "/key", "wrong_type"),
             ("key", json!("k".repeat(257)), "/key", "too_long"),
-            ("payload", json!("x".repeat(256 << 10)), "/payload", "too_long"),
+            (
+                "payload",
+                json!("x".repeat(256 << 10)),
+                "/payload",
+                "too_long",
+            ),
             ("action", json!({"fax": {}}), "/action/fax", "unknown_field"),
-            ("retry", json!({"fixed": "PT1S", "maxattempts": 3}), "/retry/maxattempts", "unknown_field"),
-            ("timeouts", json!({"heartbeat": "PT30S"}), "/timeouts/heartbeat", "not_supported"),
-            ("delivery", json!("exactly_once"), "/delivery", "unknown_value"),
+            (
+                "retry",
+                json!({"fixed": "PT1S", "maxattempts": 3}),
+                "/retry/maxattempts",
+                "unknown_field",
+            ),
+            (
+                "timeouts",
+                json!({"heartbeat": "PT30S"}),
+                "/timeouts/heartbeat",
+                "not_supported",
+            ),
+            (
+                "delivery",
+                json!("exactly_once"),
+                "/delivery",
+                "unknown_value",
+            ),
             ("class", json!("gold"), "/class", "unknown_value"),
-            ("on_existing", json!("ignore"), "/on_existing", "unknown_value"),
-            ("max_lateness", json!("P1M"), "/max_lateness", "invalid_duration"),
+            (
+                "on_existing",
+                json!("ignore"),
+                "/on_existing",
+                "unknown_value",
+            ),
+            (
+                "max_lateness",
+                json!("P1M"),
+                "/max_lateness",
+                "invalid_duration",
+            ),
             ("tags", json!({"a": 1}), "/tags/a", "wrong_type"),
             ("tags", json!({"": "v"}), "/tags/", "invalid_name"),
             ("tags", json!({"a\tb": "v"}), "/tags/a\tb", "invalid_name"),
             ("tags", json!({"a": "v\n"}), "/tags/a", "invalid_value"),
-            ("tags", json!({"a": "v".repeat(257)}), "/tags/a", "invalid_value"),
+            (
+                "tags",
+                json!({"a": "v".repeat(257)}),
+                "/tags/a",
+                "invalid_value",
+            ),
             ("facts", json!([1]), "/facts", "wrong_type"),
-            ("facts", json!({"a": "x".repeat(64 << 10)}), "/facts", "too_long"),
+            (
+                "facts",
+                json!({"a": "x".repeat(64 << 10)}),
+                "/facts",
+                "too_long",
+            ),
             ("stages", json!([]), "/stages", "not_supported"),
             ("guard", json!({}), "/guard", "not_supported"),
             ("verify", json!({}), "/verify", "not_supported"),
             ("on_end", json!({}), "/on_end", "not_supported"),
         ] {
-            assert_eq!(refused(with(field, value)), [(pointer.to_owned(), code)], "{field}");
+            assert_eq!(
+                refused(with(field, value)),
+                [(pointer.to_owned(), code)],
+                "{field}"
+            );
         }
-        let many = |n: usize| (0..n).map(|i| (format!("t{i}"), json!("v"))).collect::<serde_json::Map<_, _>>();
-        assert_eq!(refused(with("tags", many(17).into())), [("/tags".to_owned(), "too_many")]);
+        let many = |n: usize| {
+            (0..n)
+                .map(|i| (format!("t{i}"), json!("v")))
+                .collect::<serde_json::Map<_, _>>()
+        };
+        assert_eq!(
+            refused(with("tags", many(17).into())),
+            [("/tags".to_owned(), "too_many")]
+        );
         assert_eq!(with("tags", many(16).into()).unwrap().tags.len(), 16);
-        assert_eq!(with("payload", json!("x".repeat((256 << 10) - 2))).unwrap().payload.unwrap().0.len(), 256 << 10);
+        assert_eq!(
+            with("payload", json!("x".repeat((256 << 10) - 2)))
+                .unwrap()
+                .payload
+                .unwrap()
+                .0
+                .len(),
+            256 << 10
+        );
     }
 
     #[test]
     fn a_field_that_is_not_built_yet_says_so() {
         let problem = with("stages", json!([])).unwrap_err();
-        assert_eq!((problem.status(), problem.code.name()), (422, "not_supported"));
+        assert_eq!(
+            (problem.status(), problem.code.name()),
+            (422, "not_supported")
+        );
         assert_eq!(problem.detail, "`/stages` is not built yet in this version");
         assert!(with("stages", json!(null)).is_ok(), "null asks for nothing");
     }
@@ -294,8 +445,14 @@ mod tests {
             .collect();
         pointers.sort_unstable();
         let all = [
-            "/action/http/headers/host", "/action/http/url", "/delay", "/dely", "/key", "/retry/ladder",
-            "/retry/max_attempts", "/topic",
+            "/action/http/headers/host",
+            "/action/http/url",
+            "/delay",
+            "/dely",
+            "/key",
+            "/retry/ladder",
+            "/retry/max_attempts",
+            "/topic",
         ];
         assert_eq!(pointers, all);
     }
@@ -308,7 +465,16 @@ mod tests {
     /// A JSON value of any shape, mostly of the words that bodies are made of.
     fn any_json() -> impl Strategy<Value = Value> {
         let words = prop::sample::select(vec![
-            "PT1S", "2027-01-01T00:00:00Z", "2027-01-01T00:00:00", "UTC", "http://a/b", "x", "", "core", "return", "a\n",
+            "PT1S",
+            "2027-01-01T00:00:00Z",
+            "2027-01-01T00:00:00",
+            "UTC",
+            "http://a/b",
+            "x",
+            "",
+            "core",
+            "return",
+            "a\n",
         ]);
         let leaf = prop_oneof![
             words.prop_map(Value::from),
@@ -318,14 +484,40 @@ mod tests {
             Just(Value::Null),
         ];
         let names = prop::sample::select(vec![
-            "topic", "key", "due_at", "tz", "delay", "payload", "action", "retry", "timeouts", "tags", "facts", "http",
-            "url", "headers", "none", "pull", "ladder", "fixed", "exponential", "base", "on", "jitter", "attempt", "x",
+            "topic",
+            "key",
+            "due_at",
+            "tz",
+            "delay",
+            "payload",
+            "action",
+            "retry",
+            "timeouts",
+            "tags",
+            "facts",
+            "http",
+            "url",
+            "headers",
+            "none",
+            "pull",
+            "ladder",
+            "fixed",
+            "exponential",
+            "base",
+            "on",
+            "jitter",
+            "attempt",
+            "x",
         ]);
         leaf.prop_recursive(4, 40, 6, move |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
                 prop::collection::vec((names.clone(), inner), 0..6).prop_map(|fields| {
-                    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<serde_json::Map<_, _>>().into()
+                    fields
+                        .into_iter()
+                        .map(|(name, value)| (name.to_owned(), value))
+                        .collect::<serde_json::Map<_, _>>()
+                        .into()
                 }),
             ]
         })

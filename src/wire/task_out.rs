@@ -10,10 +10,10 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::clock::DurationMs;
+use crate::shard::query::TaskView;
 use crate::task::history::ErrorNote;
 use crate::task::spec::{RawJson, TaskKey};
 use crate::task::{State, Task};
-use crate::shard::query::TaskView;
 use crate::wheel::minute_label;
 use crate::wire::action::ActionBody;
 use crate::wire::decode::word_of;
@@ -300,7 +300,10 @@ impl<'a> From<&'a Task> for AttemptsOut<'a> {
             outcome: None,
             error: None,
         });
-        let count = task.attempts_log.total.saturating_add(u32::from(live.is_some()));
+        let count = task
+            .attempts_log
+            .total
+            .saturating_add(u32::from(live.is_some()));
         Self {
             items: ended.chain(live).collect(),
             count,
@@ -352,3 +355,6 @@ impl<'a> From<&'a Task> for LogOut<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -82,14 +82,21 @@ pub fn parse(text: &str, zone: Option<&TimeZone>) -> Result<WallMs, TimeError> {
             }
             at
         }
-        (None, Some(zone)) => zone.to_ambiguous_timestamp(civil).compatible().map_err(impossible)?,
+        (None, Some(zone)) => zone
+            .to_ambiguous_timestamp(civil)
+            .compatible()
+            .map_err(impossible)?,
         (None, None) => return Err(TimeError::OffsetMissing(text.to_owned())),
     };
     let leap = SignedDuration::from_secs(i64::from(written.second == 60));
     let at = at.checked_add(leap).map_err(impossible)?;
     let part_ms = i64::from(at.as_nanosecond().rem_euclid(1_000_000) > 0);
     let whole_ms = at.as_nanosecond().div_euclid(1_000_000);
-    Ok(WallMs(i64::try_from(whole_ms).unwrap_or(i64::MAX).saturating_add(part_ms)))
+    Ok(WallMs(
+        i64::try_from(whole_ms)
+            .unwrap_or(i64::MAX)
+            .saturating_add(part_ms),
+    ))
 }
 
 /// The parts of a time, as they are written.
@@ -110,13 +117,22 @@ impl Written {
         let bytes = text.as_bytes();
         let (fixed, mut rest) = bytes.split_at_checked(19)?;
         let two = |at: usize| number(&fixed[at..at + 2]).map(|n| n as i8);
-        let marks = [fixed[4], fixed[7], fixed[10].to_ascii_uppercase(), fixed[13], fixed[16]];
+        let marks = [
+            fixed[4],
+            fixed[7],
+            fixed[10].to_ascii_uppercase(),
+            fixed[13],
+            fixed[16],
+        ];
         if !matches!(&marks, b"--T::" | b"-- ::") {
             return None;
         }
         let mut nanos = 0;
         if let Some((b'.', decimals)) = rest.split_first() {
-            let count = decimals.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let count = decimals
+                .iter()
+                .take_while(|byte| byte.is_ascii_digit())
+                .count();
             let (digits, behind) = decimals.split_at(count);
             nanos = nanos_of(digits)?;
             rest = behind;
@@ -136,13 +152,23 @@ impl Written {
     fn civil(&self) -> Result<DateTime, jiff::Error> {
         // A leap second is the first of the next minute to all clocks that have none.
         let second = if self.second == 60 { 59 } else { self.second };
-        DateTime::new(self.year, self.month, self.day, self.hour, self.minute, second, self.nanos)
+        DateTime::new(
+            self.year,
+            self.month,
+            self.day,
+            self.hour,
+            self.minute,
+            second,
+            self.nanos,
+        )
     }
 }
 
 fn number(digits: &[u8]) -> Option<i32> {
     digits.iter().try_fold(0, |number, digit| {
-        digit.is_ascii_digit().then(|| number * 10 + i32::from(digit - b'0'))
+        digit
+            .is_ascii_digit()
+            .then(|| number * 10 + i32::from(digit - b'0'))
     })
 }
 
@@ -166,7 +192,11 @@ fn offset(text: &[u8]) -> Option<Option<i32>> {
         [sign @ (b'+' | b'-'), h1, h2, b':', m1, m2] => {
             let (hours, minutes) = (number(&[*h1, *h2])?, number(&[*m1, *m2])?);
             let seconds = hours * 3600 + minutes * 60;
-            (hours < 24 && minutes < 60).then_some(Some(if *sign == b'-' { -seconds } else { seconds }))
+            (hours < 24 && minutes < 60).then_some(Some(if *sign == b'-' {
+                -seconds
+            } else {
+                seconds
+            }))
         }
         _ => None,
     }
@@ -210,7 +240,8 @@ impl fmt::Display for Time {
 
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(std::str::from_utf8(&self.digits()).expect("digits and marks are ASCII"))
+        serializer
+            .serialize_str(std::str::from_utf8(&self.digits()).expect("digits and marks are ASCII"))
     }
 }
 
@@ -234,7 +265,9 @@ mod tests {
 
     fn shown(text: &str, tz: Option<&str>) -> Result<String, &'static str> {
         let zone = tz.map(|name| zone(name).unwrap());
-        parse(text, zone.as_ref()).map(|at| Time(at).to_string()).map_err(|error| error.code())
+        parse(text, zone.as_ref())
+            .map(|at| Time(at).to_string())
+            .map_err(|error| error.code())
     }
 
     #[test]
@@ -267,9 +300,16 @@ mod tests {
             ("9999", "01.000"),
         ] {
             let text = format!("2026-12-01T10:30:00.{decimals}Z");
-            assert_eq!(shown(&text, None), Ok(format!("2026-12-01T10:30:{out}Z")), "{decimals}");
+            assert_eq!(
+                shown(&text, None),
+                Ok(format!("2026-12-01T10:30:{out}Z")),
+                "{decimals}"
+            );
         }
-        assert_eq!(shown("1969-12-31T23:59:59.0001Z", None).as_deref(), Ok("1969-12-31T23:59:59.001Z"));
+        assert_eq!(
+            shown("1969-12-31T23:59:59.0001Z", None).as_deref(),
+            Ok("1969-12-31T23:59:59.001Z")
+        );
     }
 
     #[test]
@@ -293,8 +333,14 @@ mod tests {
         ] {
             assert_eq!(shown(text, berlin).as_deref(), Ok(out), "{text}");
         }
-        assert_eq!(shown("2027-06-01T12:00:00", Some("Europe/London")).as_deref(), Ok("2027-06-01T11:00:00.000Z"));
-        assert_eq!(shown("2027-06-01T12:00:00+01:00", berlin), Err("offset_conflict"));
+        assert_eq!(
+            shown("2027-06-01T12:00:00", Some("Europe/London")).as_deref(),
+            Ok("2027-06-01T11:00:00.000Z")
+        );
+        assert_eq!(
+            shown("2027-06-01T12:00:00+01:00", berlin),
+            Err("offset_conflict")
+        );
         assert!(zone("Middle/Earth").is_none());
     }
 
@@ -316,9 +362,20 @@ mod tests {
     #[test]
     fn anything_else_is_no_time() {
         for text in [
-            "", "tomorrow", "2027-06-01", "2027-06-01T12:00Z", "2027-06-01T12:00:00 Z", "2027-06-01T12:00:00+0100",
-            "2027-06-01T12:00:00+24:00", "2027-06-01T12:00:00.Z", "2027-06-01T12:00:00,5Z", "2027-6-1T12:00:00Z",
-            "+02027-06-01T12:00:00Z", "2027-06-01T12:00:00Z[Europe/London]", "1796121000", "2027-06-01T1२:00:00Z",
+            "",
+            "tomorrow",
+            "2027-06-01",
+            "2027-06-01T12:00Z",
+            "2027-06-01T12:00:00 Z",
+            "2027-06-01T12:00:00+0100",
+            "2027-06-01T12:00:00+24:00",
+            "2027-06-01T12:00:00.Z",
+            "2027-06-01T12:00:00,5Z",
+            "2027-6-1T12:00:00Z",
+            "+02027-06-01T12:00:00Z",
+            "2027-06-01T12:00:00Z[Europe/London]",
+            "1796121000",
+            "2027-06-01T1२:00:00Z",
         ] {
             assert_eq!(shown(text, None), Err("invalid_time"), "{text}");
         }
@@ -326,8 +383,14 @@ mod tests {
 
     #[test]
     fn instants_beyond_the_calendar_are_shown_at_its_ends() {
-        assert_eq!(Time(WallMs(i64::MIN)).to_string(), "0000-01-01T00:00:00.000Z");
-        assert_eq!(Time(WallMs(i64::MAX)).to_string(), "9999-12-30T22:00:00.000Z");
+        assert_eq!(
+            Time(WallMs(i64::MIN)).to_string(),
+            "0000-01-01T00:00:00.000Z"
+        );
+        assert_eq!(
+            Time(WallMs(i64::MAX)).to_string(),
+            "9999-12-30T22:00:00.000Z"
+        );
     }
 
     proptest! {

@@ -215,7 +215,11 @@ struct RetryV1<'a> {
 enum BackoffV1 {
     Ladder(Vec<u64>),
     Fixed(u64),
-    Exponential { base_ms: u64, factor: f64, cap_ms: u64 },
+    Exponential {
+        base_ms: u64,
+        factor: f64,
+        cap_ms: u64,
+    },
 }
 
 /// A tombstone; its key is a hash, so topic and key stand in it.
@@ -246,7 +250,9 @@ pub(super) struct CheckpointRecordV1 {
 // From the domain. Every struct is taken apart by name, so that a new field can't be forgotten here.
 
 fn pairs(list: &[(String, String)]) -> Vec<(&str, &str)> {
-    list.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    list.iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect()
 }
 
 impl<'a> From<&'a Task> for TaskRecordV1<'a> {
@@ -391,7 +397,15 @@ impl<'a> From<&'a AttemptRecord> for AttemptV1<'a> {
 }
 
 impl<'a> From<&'a Change> for ChangeV1<'a> {
-    fn from(Change { at, from, to, by, why }: &'a Change) -> Self {
+    fn from(
+        Change {
+            at,
+            from,
+            to,
+            by,
+            why,
+        }: &'a Change,
+    ) -> Self {
         Self {
             at_ms: at.0,
             from: from.map(Into::into),
@@ -408,7 +422,12 @@ impl<'a> From<&'a TaskSpec> for SpecV1<'a> {
             action,
             payload,
             retry,
-            timeouts: Timeouts { attempt, grace, total },
+            timeouts:
+                Timeouts {
+                    attempt,
+                    grace,
+                    total,
+                },
             delivery,
             class,
             max_lateness,
@@ -462,7 +481,9 @@ impl<'a> From<&'a RetryPolicy> for RetryV1<'a> {
         } = policy;
         Self {
             backoff: match backoff {
-                Backoff::Ladder(steps) => BackoffV1::Ladder(steps.iter().map(|step| step.0).collect()),
+                Backoff::Ladder(steps) => {
+                    BackoffV1::Ladder(steps.iter().map(|step| step.0).collect())
+                }
                 Backoff::Fixed(delay) => BackoffV1::Fixed(delay.0),
                 Backoff::Exponential { base, factor, cap } => BackoffV1::Exponential {
                     base_ms: base.0,
@@ -472,7 +493,10 @@ impl<'a> From<&'a RetryPolicy> for RetryV1<'a> {
             },
             jitter: *jitter,
             max_attempts: *max_attempts,
-            on: on.iter().map(|(code, then)| (code.as_str(), (*then).into())).collect(),
+            on: on
+                .iter()
+                .map(|(code, then)| (code.as_str(), (*then).into()))
+                .collect(),
         }
     }
 }
@@ -535,7 +559,11 @@ fn json(bytes: &[u8]) -> RawJson {
 impl TaskRecordV1<'_> {
     pub(super) fn into_task(self, id: TaskId) -> Result<Task, Damaged> {
         let due = Due::from(self.due);
-        let attempts_kept: Result<_, Damaged> = self.attempts_kept.into_iter().map(TryInto::try_into).collect();
+        let attempts_kept: Result<_, Damaged> = self
+            .attempts_kept
+            .into_iter()
+            .map(TryInto::try_into)
+            .collect();
         Ok(Task {
             id,
             topic: TopicName::parse(self.topic).map_err(bad_name)?,
@@ -690,7 +718,9 @@ impl From<ActionV1<'_>> for Action {
                 expect_status,
             }),
             ActionV1::Pull => Self::Pull,
-            ActionV1::Handler { name } => Self::Handler { name: name.to_owned() },
+            ActionV1::Handler { name } => Self::Handler {
+                name: name.to_owned(),
+            },
             ActionV1::None => Self::None,
         }
     }
@@ -700,7 +730,9 @@ impl From<RetryV1<'_>> for RetryPolicy {
     fn from(policy: RetryV1<'_>) -> Self {
         Self {
             backoff: match policy.backoff {
-                BackoffV1::Ladder(steps) => Backoff::Ladder(steps.into_iter().map(DurationMs).collect()),
+                BackoffV1::Ladder(steps) => {
+                    Backoff::Ladder(steps.into_iter().map(DurationMs).collect())
+                }
                 BackoffV1::Fixed(delay) => Backoff::Fixed(DurationMs(delay)),
                 BackoffV1::Exponential {
                     base_ms,
@@ -714,7 +746,11 @@ impl From<RetryV1<'_>> for RetryPolicy {
             },
             jitter: policy.jitter,
             max_attempts: policy.max_attempts,
-            on: policy.on.into_iter().map(|(code, then)| (code.to_owned(), then.into())).collect(),
+            on: policy
+                .on
+                .into_iter()
+                .map(|(code, then)| (code.to_owned(), then.into()))
+                .collect(),
         }
     }
 }
@@ -746,7 +782,9 @@ impl KeptAnswerRecordV1<'_> {
             body: self.body,
             first_at: WallMs(self.first_at_ms),
             until: SteadyMs(self.until_ms),
-            answer: self.answer.map(|(status, body)| (status, Bytes::copy_from_slice(body))),
+            answer: self
+                .answer
+                .map(|(status, body)| (status, Bytes::copy_from_slice(body))),
         }
     }
 }
@@ -778,7 +816,10 @@ mod tests {
             Outcome::GivenBack,
             Outcome::Unknown,
         ];
-        let words = outcomes.iter().map(Outcome::name).chain(DeadReason::ALL.map(DeadReason::name));
+        let words = outcomes
+            .iter()
+            .map(Outcome::name)
+            .chain(DeadReason::ALL.map(DeadReason::name));
         for word in words {
             assert_eq!(word_at(&OUTCOMES, place_in(&OUTCOMES, word)), Ok(word));
         }
@@ -788,7 +829,9 @@ mod tests {
             headers: Vec::new(),
             expect_status: Vec::new(),
         };
-        let handler = Action::Handler { name: String::new() };
+        let handler = Action::Handler {
+            name: String::new(),
+        };
         for action in [Action::Http(http), Action::Pull, handler, Action::None] {
             let word = action.kind();
             assert_eq!(word_at(&EXECUTORS, place_in(&EXECUTORS, word)), Ok(word));

@@ -47,7 +47,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use self::journal::{Journal, JournalDirectory, JournalError, JournalFiles};
-use self::tree::{Kind, Tree};
+use self::tree::{Kind, Tree, VisitRecord};
 use crate::clock::{SteadyMs, WallMs};
 use crate::ids::{ShardEpoch, ShardId};
 use crate::store::codec::{Checkpoint, RECORD_BYTES_MAX, decode_note, decode_task};
@@ -95,7 +95,9 @@ pub struct LocalHome {
 impl LocalHome {
     /// The shards under `<data>/shards`. Nothing is opened yet.
     pub fn new(data: &Path, options: LocalOptions) -> Self {
-        Self::with_journal(data, options, |path| Ok(Box::new(JournalDirectory::open(path)?)))
+        Self::with_journal(data, options, |path| {
+            Ok(Box::new(JournalDirectory::open(path)?))
+        })
     }
 
     /// The same with journal files of another kind, for tests that tear, hold and fail writes.
@@ -157,7 +159,9 @@ impl ShardHome {
         };
         let tree = match &*slot {
             Some(tree) => tree.clone(),
-            None => slot.insert(Arc::new(Tree::open(&path, &self.options)?)).clone(),
+            None => slot
+                .insert(Arc::new(Tree::open(&path, &self.options)?))
+                .clone(),
         };
         // A killed process may have left a checkpoint in the page cache only.
         tree.sync().inspect_err(|_| *slot = None)?;
@@ -179,7 +183,10 @@ impl EpochGate {
     /// Turns a claim into an epoch larger than `durable`, unless somebody else has claimed since.
     fn settle(&self, claim: ShardEpoch, durable: ShardEpoch) -> Result<ShardEpoch, StoreError> {
         let epoch = claim.max(ShardEpoch(durable.0 + 1));
-        match self.0.compare_exchange(claim.0, epoch.0, Ordering::SeqCst, Ordering::SeqCst) {
+        match self
+            .0
+            .compare_exchange(claim.0, epoch.0, Ordering::SeqCst, Ordering::SeqCst)
+        {
             Ok(_) => Ok(epoch),
             Err(present) => Err(StoreError::StaleEpoch {
                 given: claim,
@@ -221,28 +228,8 @@ impl LocalStore {
         done
     }
 
-    /// Visits the latest value of every record of a kind: the newer tables first, each hiding what is older.
-    fn visit(
-        &self,
-        kind: Kind,
-        visit: &mut dyn FnMut(RecordKey, &[u8], &Tree) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        let owned = self.owned.as_ref().ok_or(StoreError::Poisoned)?;
-        let active = &owned.active.latest;
-        let empty = BTreeMap::new();
-        let frozen = owned.fold.as_ref().map_or(&empty, |fold| &fold.table.latest);
-        let newer = frozen.iter().filter(|(key, _)| !active.contains_key(key));
-        for (key, value) in active.iter().chain(newer).filter(|(key, _)| Kind::of(**key) == kind) {
-            if let Some(value) = value {
-                visit(*key, value, &owned.tree)?;
-            }
-        }
-        owned.tree.visit(kind, &mut |key, value| {
-            if active.contains_key(&key) || frozen.contains_key(&key) {
-                return Ok(());
-            }
-            visit(key, value, &owned.tree)
-        })
+    fn owned(&self) -> Result<&Owned, StoreError> {
+        self.owned.as_ref().ok_or(StoreError::Poisoned)
     }
 }
 
@@ -265,7 +252,10 @@ impl ShardStore for LocalStore {
             Ok(())
         })?;
         // The journal keeps its last segment for ever, and with it the last epoch.
-        let epoch = self.home.gate.settle(claim, journal.last_epoch().unwrap_or_default())?;
+        let epoch = self
+            .home
+            .gate
+            .settle(claim, journal.last_epoch().unwrap_or_default())?;
         journal.start_epoch(epoch)?;
         self.owned = Some(Owned {
             epoch,
@@ -278,10 +268,18 @@ impl ShardStore for LocalStore {
         Ok(Begun { epoch, steady })
     }
 
-    fn read_due(&mut self, due: Range<WallMs>, visit: &mut dyn FnMut(Task)) -> Result<(), StoreError> {
-        self.visit(Kind::Task, &mut |key, value, tree| {
-            let RecordKey::Task(id) = key else { return Ok(()) };
-            let task = decode_task(id, value).map_err(|damaged| tree.corrupt(key, damaged))?;
+    fn read_due(
+        &mut self,
+        due: Range<WallMs>,
+        visit: &mut dyn FnMut(Task),
+    ) -> Result<(), StoreError> {
+        let owned = self.owned()?;
+        owned.visit(Kind::Task, &mut |key, value| {
+            let RecordKey::Task(id) = key else {
+                return Ok(());
+            };
+            let task =
+                decode_task(id, value).map_err(|damaged| owned.tree.corrupt(key, damaged))?;
             if due.contains(&task.due.at) {
                 visit(task);
             }
@@ -290,8 +288,10 @@ impl ShardStore for LocalStore {
     }
 
     fn read_notes(&mut self, visit: &mut dyn FnMut(Note)) -> Result<(), StoreError> {
-        self.visit(Kind::Note, &mut |key, value, tree| {
-            let note = decode_note(key, value).map_err(|damaged| tree.corrupt(key, damaged))?;
+        let owned = self.owned()?;
+        owned.visit(Kind::Note, &mut |key, value| {
+            let note =
+                decode_note(key, value).map_err(|damaged| owned.tree.corrupt(key, damaged))?;
             note.into_iter().for_each(&mut *visit);
             Ok(())
         })
@@ -365,6 +365,29 @@ enum Step {
 }
 
 impl Owned {
+    /// Visits the latest value of every record of a kind: the newer tables first, each hiding what is older.
+    fn visit(&self, kind: Kind, visit: &mut VisitRecord<'_>) -> Result<(), StoreError> {
+        let active = &self.active.latest;
+        let empty = BTreeMap::new();
+        let frozen = self.fold.as_ref().map_or(&empty, |fold| &fold.table.latest);
+        let newer = frozen.iter().filter(|(key, _)| !active.contains_key(key));
+        for (key, value) in active
+            .iter()
+            .chain(newer)
+            .filter(|(key, _)| Kind::of(**key) == kind)
+        {
+            if let Some(value) = value {
+                visit(*key, value)?;
+            }
+        }
+        self.tree.visit(kind, &mut |key, value| {
+            if active.contains_key(&key) || frozen.contains_key(&key) {
+                return Ok(());
+            }
+            visit(key, value)
+        })
+    }
+
     /// Does one slice of folding: as long as `options.slice` lasts, and at least `bytes_min` bytes.
     fn fold(&mut self, home: &ShardHome, bytes_min: usize) -> Result<Tended, StoreError> {
         if self.fold.is_none() && self.active.bytes > home.options.checkpoint_bytes {
@@ -379,7 +402,9 @@ impl Owned {
             return Ok(Tended::More);
         };
         home.gate.check(self.epoch)?;
-        let is_synced = fold.advance(&self.tree, home, bytes_min).inspect_err(|_| *slot = None)?;
+        let is_synced = fold
+            .advance(&self.tree, home, bytes_min)
+            .inspect_err(|_| *slot = None)?;
         if is_synced {
             self.journal.drop_through(fold.checkpoint.covered)?;
             self.fold = None;
@@ -403,7 +428,12 @@ impl Owned {
 
 impl Fold {
     /// Whether everything is in the tree and synced.
-    fn advance(&mut self, tree: &Arc<Tree>, home: &ShardHome, bytes_min: usize) -> Result<bool, StoreError> {
+    fn advance(
+        &mut self,
+        tree: &Arc<Tree>,
+        home: &ShardHome,
+        bytes_min: usize,
+    ) -> Result<bool, StoreError> {
         let slice = home.options.slice;
         match &mut self.step {
             Step::Write(after) => {
@@ -431,14 +461,19 @@ impl Fold {
 }
 
 /// Syncs the tree on a thread of its own: commits must not wait for it.
-fn sync_beside(tree: &Arc<Tree>, home: &ShardHome) -> Result<Receiver<Result<(), StoreError>>, StoreError> {
+fn sync_beside(
+    tree: &Arc<Tree>,
+    home: &ShardHome,
+) -> Result<Receiver<Result<(), StoreError>>, StoreError> {
     let (tell, done) = mpsc::channel();
     let tree = tree.clone();
     let sync = move || {
         // An owner that is gone does not hear it, and its successor syncs again.
         let _ = tell.send(tree.sync());
     };
-    let thread = thread::Builder::new().name(format!("sync-{}", home.shard)).spawn(sync);
+    let thread = thread::Builder::new()
+        .name(format!("sync-{}", home.shard))
+        .spawn(sync);
     thread.map(|_| done).map_err(|source| StoreError::Io {
         doing: "start a thread to sync",
         file: home.path.clone(),
@@ -449,7 +484,15 @@ fn sync_beside(tree: &Arc<Tree>, home: &ShardHome) -> Result<Receiver<Result<(),
 impl From<JournalError> for StoreError {
     fn from(error: JournalError) -> Self {
         match error {
-            JournalError::Io { doing, file, source } => Self::Io { doing, file, source },
+            JournalError::Io {
+                doing,
+                file,
+                source,
+            } => Self::Io {
+                doing,
+                file,
+                source,
+            },
             JournalError::Corrupt { file, offset, why } => Self::Corrupt {
                 place: format!("{} at byte {offset}", file.display()),
                 why,

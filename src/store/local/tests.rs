@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::store::EVERY_DUE;
-use crate::store::conformance::{Harness, Local, Owner, large_task, two_rounds};
+use crate::store::conformance::harness::{Harness, Local, Owner};
+use crate::store::conformance::{large_task, two_rounds};
 use crate::testing::arbitrary::plain_task;
 
 /// Largest value that is one entry, as a payload.
@@ -24,8 +25,13 @@ fn a_value_that_was_changed_on_the_disk_is_an_error_that_names_its_key() {
     owner.put(std::slice::from_ref(&task));
     owner.tend_to_the_end();
     let key = RecordKey::Task(task.id);
-    tree_of(&owner).write(key, Some(b"\x01\0\0\0\0nonsense"), 1, false).unwrap();
-    let error = owner.store.read_due(EVERY_DUE, &mut |_| panic!("there is nothing to read")).unwrap_err();
+    tree_of(&owner)
+        .write(key, Some(b"\x01\0\0\0\0nonsense"), 1, false)
+        .unwrap();
+    let error = owner
+        .store
+        .read_due(EVERY_DUE, &mut |_| panic!("there is nothing to read"))
+        .unwrap_err();
     let StoreError::Corrupt { place, why } = error else {
         panic!("{error}");
     };
@@ -40,7 +46,10 @@ fn a_value_whose_part_is_missing_is_an_error_and_not_shorter() {
     owner.put(&[large_task(1, 100_000)]);
     owner.tend_to_the_end();
     tree_of(&owner).lose_a_part();
-    let error = owner.store.read_due(EVERY_DUE, &mut |_| panic!("there is nothing to read")).unwrap_err();
+    let error = owner
+        .store
+        .read_due(EVERY_DUE, &mut |_| panic!("there is nothing to read"))
+        .unwrap_err();
     assert!(error.to_string().ends_with("part 0 is missing"), "{error}");
 }
 
@@ -66,7 +75,11 @@ fn parts_that_no_manifest_names_do_not_stay() {
         let mut batch = Batch::new(SteadyMs(0));
         batch.put_task(task);
         let bytes = batch.largest();
-        named += if bytes > 20 * 1024 { bytes.div_ceil(20 * 1024) } else { 0 };
+        named += if bytes > 20 * 1024 {
+            bytes.div_ceil(20 * 1024)
+        } else {
+            0
+        };
     }
     // Task 1 came through the journal too: every key that was cut off in the middle is swept.
     assert_eq!(tree_of(&owner).parts(), named);
@@ -84,7 +97,9 @@ fn no_leaf_outgrows_its_segment_under_churn() {
             owner.put(&tasks);
             for task in &tasks {
                 // Thinning leaves makes them merge: that is when they hold more than sixteen.
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round);
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(round);
                 if random >> 62 != 0 {
                     owner.remove(task);
                 }
@@ -94,7 +109,11 @@ fn no_leaf_outgrows_its_segment_under_churn() {
         owner.tend_to_the_end();
         harness.check();
     }
-    assert_eq!(tree_of(&owner).parts(), 0, "the values are as large as an entry may be");
+    assert_eq!(
+        tree_of(&owner).parts(),
+        0,
+        "the values are as large as an entry may be"
+    );
 }
 
 #[test]
@@ -117,8 +136,12 @@ fn a_damaged_snapshot_is_set_aside_and_the_log_is_read() {
     let content = two_rounds(&mut owner);
     owner.tend_to_the_end();
     let snapshots = |harness: &Local| -> Vec<PathBuf> {
-        let entries = fs::read_dir(harness.wheel()).unwrap().map(|entry| entry.unwrap().path());
-        entries.filter(|path| path.to_string_lossy().contains("/snap.")).collect()
+        let entries = fs::read_dir(harness.wheel())
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        entries
+            .filter(|path| path.to_string_lossy().contains("/snap."))
+            .collect()
     };
     harness.crash();
     drop(Owner::of(&harness));
@@ -132,7 +155,9 @@ fn a_damaged_snapshot_is_set_aside_and_the_log_is_read() {
         fs::write(snapshot, bytes).unwrap();
     }
     assert_eq!(Owner::of(&harness).content(), content);
-    let mut names = fs::read_dir(harness.wheel()).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names = fs::read_dir(harness.wheel())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
     assert!(names.any(|name| name.to_string_lossy().starts_with("aside.snap.")));
 }
 
@@ -155,15 +180,20 @@ fn a_new_owner_waits_for_the_slice_that_is_being_written() {
     let home = old.store.home.clone();
     let slice = home.tree.lock();
     let mut new = harness.store();
-    let begin = thread::spawn(move || new.begin().map(|begun| begun.epoch));
-    let end = Instant::now() + TAKE_OVER_MAX / 2;
-    while home.gate.check(old.begun.epoch).is_ok() {
-        assert!(Instant::now() < end, "the gate is raised before anything is waited for");
-        thread::yield_now();
-    }
-    assert!(!begin.is_finished());
+    let (tell, told) = mpsc::channel();
+    let begin = thread::spawn(move || tell.send(new.begin().map(|begun| begun.epoch)));
+    let early = told.recv_timeout(Duration::from_millis(50));
+    assert!(matches!(early, Err(RecvTimeoutError::Timeout)), "{early:?}");
+    assert!(
+        home.gate.check(old.begun.epoch).is_err(),
+        "the gate is raised before anything is waited for"
+    );
     drop(slice);
-    assert_eq!(begin.join().unwrap().unwrap(), ShardEpoch(2));
+    assert_eq!(
+        told.recv_timeout(TAKE_OVER_MAX).unwrap().unwrap(),
+        ShardEpoch(2)
+    );
+    begin.join().unwrap().unwrap();
 }
 
 #[test]
@@ -174,13 +204,17 @@ fn an_owner_that_passed_the_gate_just_before_it_closed_folds_nothing() {
     let new = Owner::of(&harness);
     let home = old.store.home.clone();
     let refused = old.store.owned.as_mut().unwrap().fold(&home, 0);
-    assert!(matches!(refused, Err(StoreError::StaleEpoch { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(StoreError::StaleEpoch { .. })),
+        "{refused:?}"
+    );
     let mut records = 0;
-    tree_of(&new).visit(Kind::Task, &mut |_, _| {
-        records += 1;
-        Ok(())
-    })
-    .unwrap();
+    tree_of(&new)
+        .visit(Kind::Task, &mut |_, _| {
+            records += 1;
+            Ok(())
+        })
+        .unwrap();
     assert_eq!(records, 0);
 }
 
@@ -205,5 +239,8 @@ fn a_memtable_stays_bounded_when_nobody_tends() {
         owner.put(&(0..10).map(|k| plain_task(n * 10 + k)).collect::<Vec<_>>());
         largest = largest.max(owner.store.owned.as_ref().unwrap().active.bytes);
     }
-    assert!(largest > CHECKPOINT && largest < 6 * CHECKPOINT, "{largest} bytes");
+    assert!(
+        largest > CHECKPOINT && largest < 6 * CHECKPOINT,
+        "{largest} bytes"
+    );
 }

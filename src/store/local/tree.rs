@@ -59,6 +59,9 @@ impl Kind {
     }
 }
 
+/// Is shown one record at a time.
+pub(super) type VisitRecord<'a> = dyn FnMut(RecordKey, &[u8]) -> Result<(), StoreError> + 'a;
+
 /// An open database.
 pub(super) struct Tree {
     db: sled::Db,
@@ -91,9 +94,13 @@ impl Tree {
 
     /// The last checkpoint; all zero before the first.
     pub(super) fn checkpoint(&self) -> Result<Checkpoint, StoreError> {
-        let value = self.db.get(CHECKPOINT_KEY).map_err(|error| self.failed("read", error))?;
+        let value = self
+            .db
+            .get(CHECKPOINT_KEY)
+            .map_err(|error| self.failed("read", error))?;
         value.map_or(Ok(Checkpoint::default()), |value| {
-            Checkpoint::decode(&CHECKPOINT_KEY, &value).map_err(|damaged| self.corrupt("the checkpoint", &damaged))
+            Checkpoint::decode(&CHECKPOINT_KEY, &value)
+                .map_err(|damaged| self.corrupt("the checkpoint", &damaged))
         })
     }
 
@@ -112,7 +119,13 @@ impl Tree {
 
     /// Puts a value under a key, or removes the key. `stamp` names its set of parts, if it needs one. With
     /// `sweep`, sets that a crash left behind are looked for and removed too.
-    pub(super) fn write(&self, key: RecordKey, value: Option<&[u8]>, stamp: u64, sweep: bool) -> Result<(), StoreError> {
+    pub(super) fn write(
+        &self,
+        key: RecordKey,
+        value: Option<&[u8]>,
+        stamp: u64,
+        sweep: bool,
+    ) -> Result<(), StoreError> {
         let entry = key.to_bytes();
         let failed = |error| self.failed("write", error);
         let (before, kept) = match value {
@@ -128,9 +141,14 @@ impl Tree {
                     bytes: value.len() as u32,
                 };
                 for (n, part) in (0..).zip(parts) {
-                    self.db.insert(part_key(key, stamp, n), part).map_err(failed)?;
+                    self.db
+                        .insert(part_key(key, stamp, n), part)
+                        .map_err(failed)?;
                 }
-                let before = self.db.insert(entry, manifest.encode().as_slice()).map_err(failed)?;
+                let before = self
+                    .db
+                    .insert(entry, manifest.encode().as_slice())
+                    .map_err(failed)?;
                 (before, Some(stamp))
             }
         };
@@ -141,11 +159,7 @@ impl Tree {
     }
 
     /// Visits every record of a kind, in the order of keys.
-    pub(super) fn visit(
-        &self,
-        kind: Kind,
-        visit: &mut dyn FnMut(RecordKey, &[u8]) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    pub(super) fn visit(&self, kind: Kind, visit: &mut VisitRecord<'_>) -> Result<(), StoreError> {
         let keys = match kind {
             Kind::Task => TASKS,
             Kind::Note => NOTES,
@@ -165,18 +179,30 @@ impl Tree {
 
     /// Makes everything written durable.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
-        self.db.flush().map_err(|error| self.failed("flush", error))?;
-        self.file.sync_data().map_err(|source| io_error("sync", &self.path.join("db"), source))?;
+        self.db
+            .flush()
+            .map_err(|error| self.failed("flush", error))?;
+        self.file
+            .sync_data()
+            .map_err(|source| io_error("sync", &self.path.join("db"), source))?;
         let blobs = self.path.join("blobs");
-        let mut spilled = fs::read_dir(&blobs).map_err(|source| io_error("list", &blobs, source))?;
+        let mut spilled =
+            fs::read_dir(&blobs).map_err(|source| io_error("list", &blobs, source))?;
         if spilled.next().is_some() {
-            return Err(self.corrupt("blobs", "sled has put a leaf into a file that it does not sync"));
+            return Err(self.corrupt(
+                "blobs",
+                "sled has put a leaf into a file that it does not sync",
+            ));
         }
         Ok(())
     }
 
     /// An error that names a record of this database.
-    pub(super) fn corrupt(&self, what: impl std::fmt::Display, why: impl std::fmt::Display) -> StoreError {
+    pub(super) fn corrupt(
+        &self,
+        what: impl std::fmt::Display,
+        why: impl std::fmt::Display,
+    ) -> StoreError {
         StoreError::Corrupt {
             place: format!("{what} in {}", self.path.display()),
             why: why.to_string(),
@@ -184,11 +210,16 @@ impl Tree {
     }
 
     fn assemble(&self, key: RecordKey, manifest: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let manifest = Manifest::decode(manifest).ok_or_else(|| self.corrupt(key, "its manifest is cut short"))?;
+        let manifest = Manifest::decode(manifest)
+            .ok_or_else(|| self.corrupt(key, "its manifest is cut short"))?;
         let mut value = Vec::with_capacity((manifest.bytes as usize).min(RECORD_BYTES_MAX));
         for n in 0..manifest.parts {
-            let part = self.db.get(part_key(key, manifest.stamp, n)).map_err(|error| self.failed("read", error))?;
-            let part = part.ok_or_else(|| self.corrupt(key, format_args!("part {n} is missing")))?;
+            let part = self
+                .db
+                .get(part_key(key, manifest.stamp, n))
+                .map_err(|error| self.failed("read", error))?;
+            let part =
+                part.ok_or_else(|| self.corrupt(key, format_args!("part {n} is missing")))?;
             value.extend_from_slice(&part);
         }
         if value.len() != manifest.bytes as usize {
@@ -221,13 +252,21 @@ impl Tree {
     /// Leaves a part of a set that no manifest names.
     #[cfg(test)]
     pub(super) fn leave_a_part(&self, key: RecordKey) {
-        self.db.insert(part_key(key, u64::MAX, 3), b"torn").expect("it can be written");
+        self.db
+            .insert(part_key(key, u64::MAX, 3), b"torn")
+            .expect("it can be written");
     }
 
     /// Removes the first part there is.
     #[cfg(test)]
     pub(super) fn lose_a_part(&self) {
-        let part = self.db.range(PARTS).keys().next().expect("there is a part").expect("it reads");
+        let part = self
+            .db
+            .range(PARTS)
+            .keys()
+            .next()
+            .expect("there is a part")
+            .expect("it reads");
         self.db.remove(part).expect("it can be removed");
     }
 }

@@ -17,7 +17,7 @@ mod verbs;
 use super::*;
 use crate::clock::{Clock, SteadyMs};
 use crate::task::retry::{Backoff, RetryPolicy};
-use crate::testing::fixtures::{START, TaskFixture, failed, failure, minutes, succeeded, task};
+use crate::testing::fixtures::{START, TaskFixture, at, failed, failure, minutes, succeeded, task};
 
 /// One task and its clock. Whatever is refused, or said to change nothing, is checked to have changed nothing.
 struct Life {

@@ -230,8 +230,10 @@ fn a_due_task_without_an_action_ends_as_succeeded_in_one_step() {
 
 #[test]
 fn a_task_remembers_how_it_was_created() {
-    let life = Life::of(task().key("order-42").due_in_minutes(30));
+    let life = Life::of(task().topic("orders").key("order-42").due_in_minutes(30));
     assert_eq!(life.task.state, State::Pending);
+    assert_eq!(life.task.topic.as_str(), "orders");
+    assert_eq!(life.task.key.as_ref().unwrap().as_str(), "order-42");
     assert_eq!(life.task.generation, 1);
     assert_eq!(life.task.due.at, START.after(minutes(30)));
     assert_eq!(life.task.next, life.task.due);

@@ -1,0 +1,715 @@
+//! `duetime demo`: ten seconds in a small shop, told line by line, that show what a timeout center is for.
+//!
+//! ```text
+//!  placed ──── 3 s ────▶ not paid: the shop is told to close the order (HTTP push)
+//!     └─ paid ─▶ the timeout is cancelled by the order's own key, and nothing fires
+//! ```
+//!
+//! A shop that answers 500 is asked again, a customer may have the clock stopped, one of the service's shards
+//! loses its memory on the way, and a worker asks for a courier until one accepts. Engine, shop and worker live in this
+//! process, on a temporary directory and a free loopback port.
+//!
+//! The demo **checks itself**: it knows what it was promised and compares that with what the shop saw. Whatever
+//! fired early, twice, not at all, or after it was cancelled makes it fail.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use actix_web::dev::ServerHandle;
+use actix_web::web::{Data, Json, post};
+use actix_web::{App, HttpResponse, HttpServer};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Failure, render};
+use crate::clock::{Clock, DurationMs, SteadyMs};
+use crate::engine::Duetime;
+use crate::engine::handle::LeaseAsk;
+use crate::ids::ShardId;
+use crate::metrics::Quantiles;
+use crate::engine::status::ShardStatus;
+use crate::shard::create::Created;
+use crate::shard::messages::Target;
+use crate::shard::query::TaskView;
+use crate::task::event::Event;
+use crate::task::model::{PauseClock, State};
+use crate::task::new_task::NewTask;
+use crate::task::outcome::Outcome;
+use crate::task::retry::{Backoff, RetryPolicy};
+use crate::task::spec::{Action, HttpAction, TaskKey, TopicName};
+
+const UNPAID: &str = "order.unpaid";
+const COURIER: &str = "order.courier";
+/// How long a customer has to pay.
+const PAY_WITHIN: Duration = Duration::from_secs(3);
+/// The story is written in beats: so many to a payment timeout, 100 ms each.
+const BEATS_TO_PAY: u32 = 30;
+/// Beats between a shop's failure and the next attempt.
+const RETRY_BEATS: u32 = 4;
+/// Beats until the courier is asked for, and between two questions.
+const COURIER_BEATS: (u32, u32) = (10, 5);
+/// The beat at which a shard loses its memory.
+const CRASH_AT: u32 = 19;
+/// After so long something hangs.
+const OVER_AFTER: Duration = Duration::from_secs(11);
+/// A timeout that fires later than this was not kept.
+const LATE_MS_MAX: i64 = 1000;
+
+/// Said when the service kept all its promises.
+const ALL_KEPT: &str = "\nnothing fired early, twice, or after it was cancelled; nothing was lost";
+
+/// What becomes of each order, the first one first. Times are beats.
+const ORDERS: [Fate; 12] = [
+    Fate::Unpaid,
+    Fate::Paid { at: 13 },
+    Fate::ShopFails,
+    Fate::Paid { at: 15 },
+    Fate::Unpaid,
+    Fate::Paid { at: 17 },
+    Fate::Held { from: 18, until: 27 },
+    Fate::Paid { at: 21 },
+    Fate::ShopFails,
+    Fate::Paid { at: 23 },
+    Fate::Unpaid,
+    Fate::Paid { at: 25 },
+];
+
+/// See tasks fire, retry and be cancelled, on a service of its own.
+#[derive(clap::Args, Debug)]
+pub struct Args {}
+
+/// Plays the story, and says whether all was as promised.
+///
+/// # Errors
+/// When the service can't be started, or did not keep a promise.
+pub fn run(_: Args, json: bool) -> Result<(), Failure> {
+    let sink: Box<dyn Write + Send> = if json { Box::new(io::sink()) } else { Box::new(io::stdout()) };
+    let ending = tell(PAY_WITHIN, sink)?;
+    let text = if json { format!("{:#}\n", ending.json()) } else { format!("\n{}\n", ending.text()) };
+    io::stdout().write_all(text.as_bytes()).map_err(Failure::of_output)?;
+    ending.verdict()
+}
+
+fn tell(pay_within: Duration, sink: Box<dyn Write + Send>) -> Result<Ending, Failure> {
+    actix_web::rt::System::new().block_on(async {
+        tokio::select! {
+            told = tokio::time::timeout(OVER_AFTER, Story::tell(pay_within, sink)) => {
+                told.unwrap_or_else(|_| Err(Failure::new("the story did not come to its end in time")))
+            }
+            _ = tokio::signal::ctrl_c() => Err(Failure::new("stopped by ctrl-c")),
+        }
+    })
+}
+
+/// What becomes of an order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    /// Nobody pays.
+    Unpaid,
+    /// Nobody pays, and the shop fails when it is first told.
+    ShopFails,
+    /// Paid in time.
+    Paid { at: u32 },
+    /// The customer gets more time: the clock stands still in between.
+    Held { from: u32, until: u32 },
+    /// A worker asks for a courier: not yet, then yes.
+    Courier,
+}
+
+impl Fate {
+    /// How often the order's timeout is to fire.
+    fn fires(self) -> usize {
+        match self {
+            Self::Paid { .. } => 0,
+            Self::Unpaid | Self::Held { .. } => 1,
+            Self::ShopFails | Self::Courier => 2,
+        }
+    }
+
+    fn ends_as(self) -> State {
+        match self {
+            Self::Paid { .. } => State::Cancelled,
+            _ => State::Succeeded,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Unpaid => "not paid: closed",
+            Self::ShopFails => "not paid; the shop failed once, then closed it",
+            Self::Paid { .. } => "paid in time: timeout cancelled",
+            Self::Held { .. } => "clock stopped for a while; not paid: closed",
+            Self::Courier => "courier asked for twice, then found",
+        }
+    }
+}
+
+/// One thing that the demo does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Place(usize),
+    Pay(usize),
+    Hold(usize),
+    GoOn(usize),
+    Crash,
+}
+
+/// The steps and their beats, in order.
+fn script() -> Vec<(u32, Step)> {
+    let mut steps = vec![(CRASH_AT, Step::Crash)];
+    for (beat, (order, fate)) in (0..).zip(ORDERS.iter().enumerate()) {
+        steps.push((beat, Step::Place(order)));
+        match *fate {
+            Fate::Paid { at } => steps.push((at, Step::Pay(order))),
+            Fate::Held { from, until } => {
+                steps.extend([(from, Step::Hold(order)), (until, Step::GoOn(order))]);
+            }
+            Fate::Unpaid | Fate::ShopFails | Fate::Courier => {}
+        }
+    }
+    steps.sort_by_key(|(beat, _)| *beat);
+    steps
+}
+
+fn name(order: usize) -> String {
+    format!("order-{}", order + 1)
+}
+
+/// Tells the story line by line. A line that can't be written is remembered and ends the story.
+struct Teller {
+    since: Instant,
+    sink: Mutex<(Box<dyn Write + Send>, Option<io::Error>)>,
+}
+
+impl Teller {
+    fn line(&self, text: &str) {
+        let at = self.since.elapsed().as_secs_f64();
+        let mut sink = self.sink.lock();
+        let (to, failed) = &mut *sink;
+        if failed.is_none() {
+            *failed = writeln!(to, "{at:6.2} s  {text}").and_then(|()| to.flush()).err();
+        }
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        self.sink.lock().1.take().map_or(Ok(()), |error| Err(Failure::of_output(error)))
+    }
+}
+
+/// The shop's side: what it was told, and when, by the clock that due times follow.
+struct Shop {
+    clock: Clock,
+    teller: Arc<Teller>,
+    retry_in: Duration,
+    calls: Mutex<Vec<(String, SteadyMs)>>,
+}
+
+/// What the shop reads of a push.
+#[derive(Deserialize)]
+struct Push {
+    key: String,
+    attempt: u32,
+}
+
+async fn close(shop: Data<Shop>, push: Json<Push>) -> HttpResponse {
+    shop.calls.lock().push((push.key.clone(), shop.clock.now().steady));
+    let order = &push.key;
+    let fails = (0..).zip(ORDERS).any(|(n, fate)| fate == Fate::ShopFails && name(n) == *order);
+    if fails && push.attempt == 1 {
+        let wait = shop.retry_in.as_secs_f64();
+        shop.teller.line(&format!("{order} is not paid, and the shop answers 500: again in {wait:.1} s"));
+        return HttpResponse::InternalServerError().json(json!({"error": "no connection to the stock"}));
+    }
+    shop.teller.line(&match push.attempt {
+        1 => format!("{order} is not paid: closed"),
+        nth => format!("{order} is closed, at attempt {nth}"),
+    });
+    HttpResponse::Ok().json(json!({"closed": order}))
+}
+
+fn open(shop: Arc<Shop>) -> io::Result<(SocketAddr, ServerHandle)> {
+    let shop = Data::from(shop);
+    let server = HttpServer::new(move || App::new().app_data(shop.clone()).route("/close", post().to(close)))
+        .workers(1)
+        .disable_signals()
+        .bind("127.0.0.1:0")?;
+    let address = server.addrs()[0];
+    let server = server.run();
+    let handle = server.handle();
+    actix_web::rt::spawn(server);
+    Ok((address, handle))
+}
+
+fn topic(name: &str) -> TopicName {
+    TopicName::parse(name).expect("the demo's topics are names")
+}
+
+fn target(topic_name: &str, order: usize) -> Target {
+    let key = TaskKey::parse(&name(order)).expect("the demo's keys are keys");
+    Target::Key(topic(topic_name), key)
+}
+
+fn cannot<E: std::fmt::Display>(what: impl std::fmt::Display) -> impl FnOnce(E) -> Failure {
+    move |error| Failure::new(format!("cannot {what}: {error}"))
+}
+
+/// The story while it is told.
+#[derive(Clone)]
+struct Story {
+    engine: Duetime,
+    teller: Arc<Teller>,
+    beat: Duration,
+    close_at: String,
+}
+
+impl Story {
+    async fn tell(pay_within: Duration, sink: Box<dyn Write + Send>) -> Result<Ending, Failure> {
+        let data = tempfile::tempdir().map_err(cannot("make a temporary directory"))?;
+        let clock = Clock::machine();
+        let beat = pay_within / BEATS_TO_PAY;
+        let builder = Duetime::builder().data_dir(data.path()).clock(clock.clone());
+        let engine = builder.start().await.map_err(cannot("start the service"))?;
+        let teller = Arc::new(Teller {
+            since: Instant::now(),
+            sink: Mutex::new((sink, None)),
+        });
+        let began = clock.now().steady;
+        let shop = Arc::new(Shop {
+            clock,
+            teller: Arc::clone(&teller),
+            retry_in: beat * RETRY_BEATS,
+            calls: Mutex::default(),
+        });
+        let (address, shop_server) = open(Arc::clone(&shop)).map_err(cannot("open the shop"))?;
+        let story = Self {
+            engine,
+            teller,
+            beat,
+            close_at: format!("http://{address}/close"),
+        };
+        let found_at = story.play().await?;
+        let rows = story.rows(began, &shop.calls.lock().clone(), &found_at).await?;
+        story.engine.shutdown().await;
+        shop_server.stop(false).await;
+        Ok(Ending { rows })
+    }
+
+    /// All steps at their beats; then waits for the last timeouts. When the worker held the courier's task.
+    async fn play(&self) -> Result<Vec<SteadyMs>, Failure> {
+        let seconds = (self.beat * BEATS_TO_PAY).as_secs_f64();
+        self.teller.line(&format!("a shop opens: an order is closed after {seconds} s unless it is paid"));
+        let courier = actix_web::rt::spawn(self.clone().find_courier());
+        let start = tokio::time::Instant::now();
+        for (beat, step) in script() {
+            tokio::time::sleep_until(start + self.beat * beat).await;
+            self.take(step).await?;
+            self.teller.check()?;
+        }
+        let found_at = courier.await.map_err(cannot("join the courier's worker"))??;
+        while self.views().await?.iter().any(|(_, view)| !view.task.state.is_ended()) {
+            self.teller.check()?;
+            tokio::time::sleep(self.beat).await;
+        }
+        Ok(found_at)
+    }
+
+    async fn take(&self, step: Step) -> Result<(), Failure> {
+        match step {
+            Step::Place(order) => self.place(order).await,
+            Step::Pay(order) => {
+                let cancelled = self.engine.cancel(target(UNPAID, order), "paid").await;
+                cancelled.map_err(cannot(format!("cancel the timeout of {}", name(order))))?;
+                self.teller.line(&format!("{} is paid: its timeout is cancelled", name(order)));
+                Ok(())
+            }
+            Step::Hold(order) => {
+                let clock = PauseClock::Freeze;
+                self.verb(order, Event::Pause { clock }).await?;
+                self.teller.line(&format!("{} asks for more time: its clock is stopped", name(order)));
+                Ok(())
+            }
+            Step::GoOn(order) => {
+                self.verb(order, Event::Resume).await?;
+                self.teller.line(&format!("{} goes on with the time it had left", name(order)));
+                Ok(())
+            }
+            Step::Crash => self.crash().await,
+        }
+    }
+
+    async fn verb(&self, order: usize, event: Event) -> Result<(), Failure> {
+        let what = format!("{} {}", event.verb(), name(order));
+        let done = self.engine.verb(target(UNPAID, order), event, "demo").await;
+        done.map(drop).map_err(cannot(what))
+    }
+
+    async fn place(&self, order: usize) -> Result<(), Failure> {
+        let close = Action::Http(HttpAction {
+            url: self.close_at.clone(),
+            method: "POST".to_owned(),
+            headers: Vec::new(),
+            expect_status: Vec::new(),
+        });
+        let again = RetryPolicy {
+            backoff: Backoff::Fixed(millis(self.beat * RETRY_BEATS)),
+            max_attempts: 3,
+            ..RetryPolicy::default()
+        };
+        self.create(UNPAID, order, BEATS_TO_PAY, close, again).await?;
+        self.teller.line(&format!("{} is placed", name(order)));
+        if order == 0 {
+            let (first, _) = COURIER_BEATS;
+            self.create(COURIER, order, first, Action::Pull, RetryPolicy::default()).await?;
+            let wait = (self.beat * first).as_secs_f64();
+            self.teller.line(&format!("{} wants a courier: a worker is to ask for one in {wait} s", name(order)));
+        }
+        Ok(())
+    }
+
+    async fn create(
+        &self,
+        topic_name: &str,
+        order: usize,
+        beats: u32,
+        action: Action,
+        retry: RetryPolicy,
+    ) -> Result<(), Failure> {
+        let new = NewTask::new(topic(topic_name))
+            .key(&name(order))
+            .expect("the demo's keys are keys")
+            .after(self.beat * beats)
+            .action(action)
+            .payload(&json!({"order": order + 1}))
+            .retry(retry);
+        match self.engine.create(new, "demo").await.map_err(cannot(format!("place {}", name(order))))? {
+            Created::New(_) => Ok(()),
+            other => Err(Failure::new(format!("{} is there already: {other:?}", name(order)))),
+        }
+    }
+
+    /// Throws one shard away with all that it has in memory, and waits until the watchdog has it back.
+    async fn crash(&self) -> Result<(), Failure> {
+        let shard = ShardId(0);
+        let before = self.engine.shards().await;
+        let shards = before.len();
+        let epoch = before.into_iter().find(|status| status.shard == shard).map(|status| status.epoch);
+        let down_at = Instant::now();
+        self.engine.restart_shard(shard).map_err(cannot("crash a shard"))?;
+        let back = |status: &ShardStatus| {
+            status.shard == shard && Some(status.epoch) > epoch && status.counts.is_some()
+        };
+        while !self.engine.shards().await.iter().any(back) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let ms = down_at.elapsed().as_millis();
+        self.teller.line(&format!(
+            "one of the service's {shards} shards loses its memory: back from the disk after {ms} ms, with every order"
+        ));
+        Ok(())
+    }
+
+    /// The worker: leases the courier's task, asks for a courier, is told "not yet" once.
+    async fn find_courier(self) -> Result<Vec<SteadyMs>, Failure> {
+        let mut held_at = Vec::new();
+        while held_at.len() < Fate::Courier.fires() {
+            let ask = LeaseAsk {
+                topics: vec![topic(COURIER)],
+                max: 1,
+                lease: DurationMs::secs(5),
+                wait: millis(OVER_AFTER),
+                worker: "courier-desk".to_owned(),
+            };
+            let leases = self.engine.lease(ask).await.map_err(cannot("lease the courier's task"))?;
+            let Some(lease) = leases.into_iter().next() else {
+                return Err(Failure::new("the courier's task was never handed to its worker"));
+            };
+            held_at.push(self.engine.now().steady);
+            let (token, last) = (lease.token, held_at.len() == Fate::Courier.fires());
+            let event = if last {
+                self.teller.line("worker: a courier has accepted; done");
+                let result = Some(Bytes::from_static(br#"{"courier":"c-17"}"#));
+                let outcome = Outcome::Succeeded {
+                    result,
+                    result_dropped: false,
+                };
+                Event::Finished {
+                    token,
+                    outcome,
+                    started_at: None,
+                }
+            } else {
+                let wait = self.beat * COURIER_BEATS.1;
+                self.teller.line(&format!("worker: no courier yet; asks again in {:.1} s", wait.as_secs_f64()));
+                Event::Snoozed {
+                    token,
+                    delay: millis(wait),
+                }
+            };
+            let answered = self.engine.finish_attempt(lease.view.task.id, event, "worker courier-desk").await;
+            answered.map_err(cannot("answer for the courier's task"))?;
+        }
+        Ok(held_at)
+    }
+
+    async fn views(&self) -> Result<Vec<(Fate, TaskView)>, Failure> {
+        let mut views = Vec::new();
+        let orders = (0..).zip(ORDERS).map(|(order, fate)| (UNPAID, order, fate));
+        for (topic_name, order, fate) in orders.chain([(COURIER, 0, Fate::Courier)]) {
+            let found = self.engine.get(target(topic_name, order)).await;
+            let found = found.map_err(cannot(format!("look at {}", name(order))))?;
+            let view = found.ok_or_else(|| Failure::new(format!("{} is lost", name(order))))?;
+            views.push((fate, view));
+        }
+        Ok(views)
+    }
+
+    async fn rows(
+        &self,
+        began: SteadyMs,
+        calls: &[(String, SteadyMs)],
+        found_at: &[SteadyMs],
+    ) -> Result<Vec<Row>, Failure> {
+        let row = |(fate, view): (Fate, TaskView)| {
+            let task = view.task;
+            let order = task.key.as_ref().map(|key| key.as_str().to_owned()).unwrap_or_default();
+            let fired: Vec<i64> = match fate {
+                Fate::Courier => found_at.iter().map(|at| at.0 - began.0).collect(),
+                _ => calls.iter().filter(|(key, _)| *key == order).map(|(_, at)| at.0 - began.0).collect(),
+            };
+            Row {
+                order: if fate == Fate::Courier { format!("{order}'s courier") } else { order },
+                fate,
+                due_ms: task.due.fire_ms - began.0,
+                fired_ms: fired,
+                attempts: task.attempt.0,
+                state: task.state,
+            }
+        };
+        Ok(self.views().await?.into_iter().map(row).collect())
+    }
+}
+
+fn millis(length: Duration) -> DurationMs {
+    DurationMs(u64::try_from(length.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// What became of one order. Times are milliseconds since the shop opened.
+#[derive(Clone, Debug)]
+struct Row {
+    order: String,
+    fate: Fate,
+    due_ms: i64,
+    /// Each attempt, as its receiver saw it.
+    fired_ms: Vec<i64>,
+    /// As the service counts them.
+    attempts: u32,
+    state: State,
+}
+
+impl Row {
+    /// How late the first attempt came.
+    fn late_ms(&self) -> Option<i64> {
+        self.fired_ms.first().map(|fired| fired - self.due_ms)
+    }
+
+    /// What was not as promised.
+    fn problem(&self) -> Option<String> {
+        let (order, fired, fires) = (&self.order, self.fired_ms.len(), self.fate.fires());
+        if fires == 0 && fired > 0 {
+            Some(format!("{order} was paid and its timeout fired all the same"))
+        } else if fired != fires {
+            Some(format!("{order} fired {fired} times instead of {fires}"))
+        } else if usize::try_from(self.attempts) != Ok(fires) {
+            Some(format!("{order} has {} attempts on record instead of {fires}", self.attempts))
+        } else if self.state != self.fate.ends_as() {
+            Some(format!("{order} is {} instead of {}", self.state, self.fate.ends_as()))
+        } else {
+            match self.late_ms() {
+                Some(late) if late < 0 => Some(format!("{order} fired {} ms early", -late)),
+                Some(late) if late > LATE_MS_MAX => Some(format!("{order} fired {late} ms late")),
+                _ => None,
+            }
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let seconds = |ms: i64| format!("{:.2} s", ms as f64 / 1000.0);
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        vec![
+            self.order.clone(),
+            self.fate.words().to_owned(),
+            seconds(self.due_ms),
+            or_dash(self.fired_ms.first().map(|ms| seconds(*ms))),
+            or_dash(self.late_ms().map(|ms| format!("{ms} ms"))),
+            self.attempts.to_string(),
+            self.state.to_string(),
+        ]
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "order": self.order,
+            "what": self.fate.words(),
+            "due_ms": self.due_ms,
+            "fired_ms": self.fired_ms.first(),
+            "late_ms": self.late_ms(),
+            "attempts": self.attempts,
+            "state": self.state.name(),
+        })
+    }
+}
+
+/// How it all ended.
+struct Ending {
+    rows: Vec<Row>,
+}
+
+impl Ending {
+    fn lateness(&self) -> Quantiles {
+        let mut lateness = Quantiles::default();
+        for late in self.rows.iter().filter_map(Row::late_ms) {
+            lateness.add(late);
+        }
+        lateness
+    }
+
+    fn count(&self, state: State) -> usize {
+        self.rows.iter().filter(|row| row.state == state).count()
+    }
+
+    fn fired(&self) -> usize {
+        self.rows.iter().filter(|row| !row.fired_ms.is_empty()).count()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.rows.iter().filter_map(Row::problem).collect()
+    }
+
+    fn text(&self) -> String {
+        let titles = ["order", "what happened", "due", "fired", "late by", "attempts", "state"];
+        let table = render::table(&titles, self.rows.iter().map(Row::cells).collect());
+        let (fired, cancelled, late) = (self.fired(), self.count(State::Cancelled), self.lateness());
+        let ms = |value: Option<u64>| value.unwrap_or(0);
+        let (p50, max) = (ms(late.quantile(0.5)), ms(late.max()));
+        let kept = if self.problems().is_empty() { ALL_KEPT } else { "" };
+        format!("{table}\n\nfired {fired}, cancelled {cancelled}; late by {p50} ms (p50), {max} ms (max){kept}")
+    }
+
+    fn json(&self) -> Value {
+        let late = self.lateness();
+        json!({
+            "items": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
+            "fired": self.fired(),
+            "cancelled": self.count(State::Cancelled),
+            "lateness_ms": {"p50": late.quantile(0.5), "max": late.max()},
+            "problems": self.problems(),
+        })
+    }
+
+    fn verdict(&self) -> Result<(), Failure> {
+        match self.problems() {
+            problems if problems.is_empty() => Ok(()),
+            problems => Err(Failure::new(format!("not as promised: {}", problems.join("; ")))),
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    fn row(fate: Fate, fired_ms: &[i64], state: State) -> Row {
+        Row {
+            order: name(0),
+            fate,
+            due_ms: 3000,
+            fired_ms: fired_ms.to_vec(),
+            attempts: u32::try_from(fired_ms.len()).unwrap(),
+            state,
+        }
+    }
+
+    /// What was written, for the test to look at.
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_whole_story_ends_as_promised() {
+        let written = Written::default();
+        let ending = tell(Duration::from_millis(900), Box::new(written.clone())).unwrap();
+        assert_eq!(ending.problems(), Vec::<String>::new());
+        assert_eq!((ending.fired(), ending.count(State::Cancelled)), (7, 6));
+        let told = String::from_utf8(written.0.lock().clone()).unwrap();
+        for words in ["order-2 is paid: its timeout is cancelled", "back from the disk", "order-3 is closed, at attempt 2"] {
+            assert!(told.contains(words), "{words} in {told}");
+        }
+        assert!(!told.contains('\u{1b}'), "no escape codes");
+    }
+
+    #[test]
+    fn a_broken_promise_is_named() {
+        let paid = Fate::Paid { at: 1 };
+        let kept = [
+            row(Fate::Unpaid, &[3000], State::Succeeded),
+            row(Fate::ShopFails, &[3001, 3400], State::Succeeded),
+            row(paid, &[], State::Cancelled),
+            row(Fate::Courier, &[3000, 3500], State::Succeeded),
+        ];
+        for row in &kept {
+            assert_eq!(row.problem(), None);
+        }
+        let broken = [
+            (row(paid, &[3000], State::Succeeded), "was paid"),
+            (row(Fate::Unpaid, &[], State::Pending), "0 times instead of 1"),
+            (row(Fate::Unpaid, &[3000, 3001], State::Succeeded), "2 times instead of 1"),
+            (row(Fate::Unpaid, &[2999], State::Succeeded), "1 ms early"),
+            (row(Fate::Unpaid, &[4001], State::Succeeded), "1001 ms late"),
+            (row(Fate::Unpaid, &[3000], State::Dead), "dead instead of succeeded"),
+        ];
+        for (row, words) in broken {
+            assert!(row.problem().unwrap().contains(words), "{words}");
+        }
+    }
+
+    #[test]
+    fn the_ending_counts_what_fired_and_what_was_cancelled() {
+        let rows = vec![
+            row(Fate::Unpaid, &[3002], State::Succeeded),
+            row(Fate::Paid { at: 1 }, &[], State::Cancelled),
+        ];
+        let ending = Ending { rows };
+        let text = ending.text();
+        assert!(text.contains("fired 1, cancelled 1; late by 2 ms (p50), 2 ms (max)"), "{text}");
+        assert!(text.ends_with(ALL_KEPT), "{text}");
+        assert!(text.contains("paid in time: timeout cancelled"), "{text}");
+        let json = ending.json();
+        assert_eq!((json["items"][1]["fired_ms"].is_null(), json["lateness_ms"]["max"].as_u64()), (true, Some(2)));
+    }
+
+    #[test]
+    fn every_order_is_placed_before_anything_else_happens_to_it() {
+        let steps = script();
+        for (order, _) in ORDERS.iter().enumerate() {
+            let placed = steps.iter().position(|(_, step)| *step == Step::Place(order)).unwrap();
+            let next = steps
+                .iter()
+                .position(|(_, step)| matches!(step, Step::Pay(n) | Step::Hold(n) | Step::GoOn(n) if *n == order));
+            assert!(next.is_none_or(|next| next > placed));
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What a shard decides, played through: a core on a clock that is moved by hand, over a disk in memory.
+//!
+//! - `shell`: the world around the core; it takes steps as the actor does, may die between any two, and checks
+//!   at each that nothing starts early, twice or uncommitted;
+//! - `sound`: what holds of a core after every step, whatever happened;
+//! - `due`, `topics`, `workers`, `keys`, `notes`, `clocks`, `lists`: what it does, as sentences;
+//! - `crash`, `simulation`: the same through deaths at every point, and through random lives.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test may stop at what it did not expect"
+)]
+
+mod clocks;
+mod crash;
+mod due;
+mod keys;
+mod lists;
+mod notes;
+mod shell;
+mod simulation;
+mod sound;
+mod topics;
+mod workers;
+
+use super::*;
+use crate::shard::create::Created;
+use crate::shard::messages::*;
+use crate::task::model::{DeadReason, PauseClock, WaitingFor};
+use crate::task::topic::OnExisting;
+use crate::testing::fixtures::*;
+use shell::{Shell, key, topic};
+
+/// The topic of a fixture that names none.
+const USUAL: &str = "order.unpaid";

@@ -1,0 +1,291 @@
+//! From due to done: written ahead, started at the instant, watched until there is an answer.
+
+use super::shell::due_in;
+use super::*;
+use crate::task::outcome::Outcome;
+
+#[test]
+fn a_push_is_written_20_ms_ahead_and_starts_at_its_instant_on_either_lane() {
+    for lane in [Lane::Wall, Lane::Steady] {
+        let mut shell = Shell::new();
+        let due = due_in(lane, 1000, shell.now());
+        let id = shell.create(match lane {
+            Lane::Wall => task().push().due_at(due.at),
+            Lane::Steady => task().push().due_in(DurationMs(1000)),
+        });
+        assert_eq!(shell.task(id).due, due);
+        shell.pass(DurationMs(979));
+        assert_eq!(shell.state(id), State::Pending);
+        shell.pass(DurationMs(1));
+        assert_eq!(shell.disk.task(id).unwrap().state, State::Dispatched);
+        shell.pass(DurationMs(19));
+        assert_eq!(shell.starts, []);
+        shell.pass(DurationMs(1));
+        assert_eq!(shell.starts[0].at, due.at);
+        assert_eq!(
+            (shell.state(id), shell.task(id).lateness_ms),
+            (State::Running, Some(0))
+        );
+        shell.answer(shell.starts[0], succeeded()).unwrap();
+        assert_eq!(shell.state(id), State::Succeeded);
+    }
+}
+
+#[test]
+fn nothing_starts_before_its_commit_is_through() {
+    let mut shell = Shell::new();
+    let now = shell.now();
+    let creation = shell.creation(task().push(), OnExisting::Return);
+    let by = "test".to_owned();
+    CreateTask { creation, by }.put(&mut shell.core, now);
+    shell.core.advance(now);
+    let step = shell.core.close(now.steady);
+    assert_eq!(shell.core.launch(now).len(), 0, "written only");
+    let [Effect::Arm(armed)] = step.effects[..] else {
+        panic!("{:?}", step.effects)
+    };
+    shell.core.arm(armed);
+    assert_eq!(shell.core.launch(now).len(), 1);
+    assert_eq!(shell.core.launch(now).len(), 0, "and only once");
+}
+
+#[test]
+fn an_armed_attempt_that_is_cancelled_never_starts() {
+    let mut shell = Shell::new();
+    let id = shell.create(task().push().due_in(DurationMs(10)));
+    assert_eq!(shell.state(id), State::Dispatched);
+    shell.cancel(id);
+    shell.pass(DurationMs::secs(60));
+    assert_eq!((shell.state(id), shell.starts.len()), (State::Cancelled, 0));
+}
+
+#[test]
+fn a_task_with_nothing_to_do_ends_at_its_instant_in_one_commit() {
+    let mut shell = Shell::new();
+    let id = shell.create(task().action(Action::None).due_in(DurationMs(500)));
+    shell.pass(DurationMs(499));
+    assert_eq!(shell.state(id), State::Pending);
+    shell.pass(DurationMs(1));
+    assert_eq!(shell.disk.task(id).unwrap().state, State::Succeeded);
+    assert_eq!(shell.task(id).attempt, AttemptNumber(0));
+}
+
+#[test]
+fn an_attempt_without_an_answer_is_tried_again_and_its_late_answer_is_refused() {
+    let mut shell = Shell::new();
+    let id = shell.create(task().push().retry_after(DurationMs::secs(1)));
+    let [first] = shell.starts[..] else { panic!() };
+    // Its limit, its grace, and the margin.
+    shell.pass(DurationMs(30_000 + 2_000 + 2_000 - 1));
+    assert_eq!(shell.state(id), State::Running);
+    shell.pass(DurationMs(1));
+    assert_eq!((shell.state(id), shell.running.len()), (State::Retrying, 0));
+    shell.pass(DurationMs::secs(1));
+    let [_, second] = shell.starts[..] else {
+        panic!()
+    };
+    assert!(second.token > first.token && second.attempt > first.attempt);
+
+    let before = shell.task(id).clone();
+    let late = shell.answer(first, succeeded()).unwrap_err();
+    assert!(matches!(
+        late,
+        VerbRefused::Refused(Refusal::StaleToken {
+            cancelled: false,
+            ..
+        })
+    ));
+    assert_eq!(*shell.task(id), before);
+    shell.answer(second, succeeded()).unwrap();
+    assert_eq!(shell.state(id), State::Succeeded);
+}
+
+#[test]
+fn the_time_to_answer_counts_from_the_start_however_slow_the_commit_was() {
+    let mut shell = Shell::new();
+    shell.sync_takes = DurationMs::secs(60);
+    let id = shell.create(task().push());
+    shell.sync_takes = DurationMs(0);
+    assert_eq!((shell.state(id), shell.starts.len()), (State::Running, 1));
+    shell.pass(DurationMs(33_999));
+    assert_eq!(shell.state(id), State::Running, "it has just begun");
+    shell.answer(shell.starts[0], succeeded()).unwrap();
+    assert_eq!(shell.task(id).attempts, 1);
+}
+
+#[test]
+fn no_more_run_than_may_and_the_rest_follows_in_due_order() {
+    let mut shell = Shell::with(CoreOptions {
+        running_max: 2,
+        ..CoreOptions::default()
+    });
+    let at = |ms| START.after(DurationMs(ms));
+    let later = shell.create(task().push().due_in(DurationMs(300)));
+    let ids = [
+        shell.create(task().push().due_in(DurationMs(100))),
+        shell.create(task().push().due_at(at(110))),
+        shell.create(task().push().due_in(DurationMs(120))),
+        shell.create(task().push().due_at(at(130))),
+        shell.create(task().push().due_in(DurationMs(140))),
+    ];
+    shell.pass(DurationMs(270));
+    assert_eq!(shell.running.len(), 2);
+    let view = shell.ask(GetTask(Target::Id(ids[3]))).unwrap();
+    assert_eq!(view.blocked_by, Some("executor_full"));
+    // The last one comes due while two wait: it waits behind them, also when there is room in that moment.
+    for nth in 0..6 {
+        if nth == 1 {
+            shell.clock.advance(DurationMs(10));
+        }
+        if nth == 5 {
+            shell.pass(DurationMs(20));
+        }
+        shell.answer(shell.starts[nth], succeeded()).unwrap();
+    }
+    let started: Vec<TaskId> = shell.starts.iter().map(|start| start.task).collect();
+    assert_eq!(started, [ids.as_slice(), &[later]].concat());
+    assert_eq!(
+        shell.task(ids[4]).attempts,
+        1,
+        "waiting for room is no attempt"
+    );
+}
+
+#[test]
+fn what_came_due_while_nobody_looked_starts_in_due_order_over_both_lanes() {
+    let mut shell = Shell::with(CoreOptions {
+        running_max: 3,
+        alarms_per_step: 2,
+    });
+    let ids: Vec<TaskId> = (1..=9)
+        .map(|n| {
+            let due = DurationMs(n * 50);
+            let fixture = task().push();
+            shell.create(if n % 3 == 0 {
+                fixture.due_at(START.after(due))
+            } else {
+                fixture.due_in(due)
+            })
+        })
+        .collect();
+    shell.clock.advance(DurationMs(10_000));
+    shell.crash();
+    for nth in 0..9 {
+        shell.answer(shell.starts[nth], succeeded()).unwrap();
+    }
+    let started: Vec<TaskId> = shell.starts.iter().map(|start| start.task).collect();
+    assert_eq!(started, ids);
+}
+
+#[test]
+fn an_executor_without_room_uses_no_attempt() {
+    let mut shell = Shell::new();
+    let id = shell.create(task().push());
+    shell.answer(shell.starts[0], Outcome::GivenBack).unwrap();
+    assert_eq!(
+        (shell.state(id), shell.task(id).attempts),
+        (State::Retrying, 0)
+    );
+    shell.pass(DurationMs(100));
+    assert_eq!(shell.starts.len(), 2);
+}
+
+#[test]
+fn the_last_allowed_attempt_leaves_a_dead_letter() {
+    let mut shell = Shell::new();
+    let id = shell.create(task().push().retry_after(DurationMs(50)).max_attempts(2));
+    shell.answer(shell.starts[0], failed("http_503")).unwrap();
+    shell.pass(DurationMs(50));
+    shell.answer(shell.starts[1], failed("http_503")).unwrap();
+    assert_eq!(shell.task(id).dead_reason, Some(DeadReason::AttemptsUsedUp));
+    shell.verb(id, Event::Replay).unwrap();
+    assert_eq!((shell.task(id).generation, shell.starts.len()), (2, 3));
+    assert_eq!(shell.starts[2].attempt, AttemptNumber(3));
+}
+
+#[test]
+fn when_the_total_time_is_over_a_waiting_task_is_dead_and_a_running_attempt_is_stopped() {
+    let mut shell = Shell::new();
+    let fixture = || {
+        task()
+            .push()
+            .total(DurationMs::secs(10))
+            .retry_after(minutes(5))
+    };
+    let (waiting, running) = (shell.create(fixture()), shell.create(fixture()));
+    shell.answer(shell.starts[0], failed("http_503")).unwrap();
+    shell.pass(DurationMs(9_999));
+    assert_eq!(
+        (shell.state(waiting), shell.state(running)),
+        (State::Retrying, State::Running)
+    );
+    shell.pass(DurationMs(1));
+    for id in [waiting, running] {
+        assert_eq!(shell.task(id).dead_reason, Some(DeadReason::TotalTime));
+    }
+    assert!(shell.running.is_empty());
+}
+
+#[test]
+fn a_shutdown_hands_back_what_is_armed_and_in_the_end_what_runs() {
+    let mut shell = Shell::new();
+    let running = shell.create(task().push());
+    let once = shell.create(task().push().at_most_once());
+    let armed = shell.create(task().push().due_in(DurationMs(10)));
+    assert_eq!(shell.ask(Drain { give_up: false }), 2);
+    assert_eq!(
+        (shell.state(armed), shell.task(armed).attempt),
+        (State::Retrying, AttemptNumber(0))
+    );
+    shell.pass(DurationMs(100));
+    assert_eq!(shell.starts.len(), 2, "nothing starts any more");
+    shell.ask(Drain { give_up: true });
+    assert_eq!(
+        (shell.state(running), shell.task(running).attempts),
+        (State::Retrying, 0)
+    );
+    assert_eq!(
+        shell.task(once).dead_reason,
+        Some(DeadReason::OutcomeUnknown)
+    );
+    shell.crash();
+    let again: Vec<TaskId> = shell.starts[2..].iter().map(|start| start.task).collect();
+    assert_eq!(again, [armed, running]);
+    assert_eq!(
+        shell.starts[2].attempt,
+        AttemptNumber(1),
+        "its number was never used"
+    );
+}
+
+#[test]
+fn many_operations_are_one_step_and_each_sees_those_before_it() {
+    let mut shell = Shell::new();
+    let first = shell.creation(task().key("a").due_in_minutes(1), OnExisting::Reject);
+    let again = shell.creation(task().key("a").due_in_minutes(2), OnExisting::Extend);
+    let named = Target::Key(topic(USUAL), key("a"));
+    let id = first.id;
+    let cancel = Event::Cancel {
+        reason: String::new(),
+    };
+    let done = shell.ask(RunOps {
+        ops: vec![
+            Op::Create(first),
+            Op::Create(again),
+            Op::Verb(named.clone(), cancel),
+            Op::Verb(named, Event::Resume),
+        ],
+        by: "test".to_owned(),
+    });
+    assert!(matches!(&done[0], OpDone::Created(Created::New(view)) if view.task.id == id));
+    let extended = shell.task(id).due.at;
+    assert!(
+        matches!(&done[1], OpDone::Created(Created::Existing(view)) if view.task.due.at == extended)
+    );
+    assert!(matches!(&done[2], OpDone::Verb(Ok(done)) if done.view.task.state == State::Cancelled));
+    assert!(matches!(
+        &done[3],
+        OpDone::Verb(Err(VerbRefused::Refused(Refusal::IllegalState { .. })))
+    ));
+    assert_eq!(extended, START.after(minutes(2)));
+}

@@ -1,0 +1,638 @@
+//! The world around a core: clock, disk, executors, and an end that may come at any time.
+//!
+//! ```text
+//!  question ─▶ advance ─▶ close ─✗─▶ commit ─✗─▶ effects ─✗─▶ launch ─✗
+//!                                 ✗  where `die_at` lets the process end
+//! ```
+//!
+//! A process that ends is followed by another at once: a new core from what was committed, a monotonic clock
+//! that begins at 0 again, no attempts running. The disk and the topics outlive it, and so does the
+//! [`Witness`], which saw everything that was ever started.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::sound::assert_sound;
+use super::*;
+use crate::clock::{Clock, WallMs};
+use crate::ids::Slot;
+use crate::shard::create::Creation;
+use crate::shard::lease::Lease;
+use crate::store::codec::{decode_note, decode_task};
+use crate::store::{Note, RecordKey};
+use crate::task::model::Due;
+use crate::task::new_task::When;
+use crate::task::outcome::Outcome;
+use crate::task::spec::Delivery;
+use crate::task::topic::{Thaw, Topic, TopicPause};
+
+/// The process ended in this step: what was asked may be done or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Died;
+
+/// An attempt that an executor was handed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Start {
+    pub task: TaskId,
+    pub attempt: AttemptNumber,
+    pub token: AttemptToken,
+    pub at: WallMs,
+}
+
+/// See the module's header.
+pub struct Shell {
+    pub core: ShardCore,
+    pub clock: Clock,
+    pub disk: Disk,
+    /// What executors of this process work on.
+    pub running: BTreeMap<TaskId, AttemptToken>,
+    /// All starts since the test began or last took them.
+    pub starts: Vec<Start>,
+    /// Which topics' workers were rung for.
+    pub rung: Vec<TopicName>,
+    /// How long each commit takes.
+    pub sync_takes: DurationMs,
+    options: CoreOptions,
+    book: TopicBook,
+    witness: Witness,
+    fuse: Option<u32>,
+    created: u64,
+}
+
+pub fn topic(name: &str) -> TopicName {
+    TopicName::parse(name).unwrap()
+}
+
+pub fn key(name: &str) -> TaskKey {
+    TaskKey::parse(name).unwrap()
+}
+
+impl Shell {
+    pub fn new() -> Self {
+        Self::with(CoreOptions::default())
+    }
+
+    pub fn with(options: CoreOptions) -> Self {
+        let clock = Clock::by_hand(START);
+        let core = ShardCore::new(ShardId(3), options.clone(), Arc::default(), clock.now());
+        Self {
+            core,
+            clock,
+            disk: Disk::default(),
+            running: BTreeMap::new(),
+            starts: Vec::new(),
+            rung: Vec::new(),
+            sync_takes: DurationMs(0),
+            options,
+            book: TopicBook::default(),
+            witness: Witness::default(),
+            fuse: None,
+            created: 0,
+        }
+    }
+
+    pub fn now(&self) -> Now {
+        self.clock.now()
+    }
+
+    pub fn task(&self, id: TaskId) -> &Task {
+        &self.core.table.get(id).expect("the task is there").task
+    }
+
+    pub fn state(&self, id: TaskId) -> State {
+        self.task(id).state
+    }
+
+    pub fn place(&self, id: TaskId) -> Place {
+        self.core.table.get(id).expect("the task is there").place
+    }
+
+    pub fn ids(&self) -> Vec<TaskId> {
+        let ids = self.core.table.ids_by_due(None).unwrap();
+        ids.iter().map(|(_, id)| *id).collect()
+    }
+
+    // ------------------------------------------------------------ steps
+
+    /// Asks and takes a whole step.
+    pub fn ask<Q: Question>(&mut self, question: Q) -> Q::Answer {
+        self.try_ask(question).expect("no death was planned")
+    }
+
+    pub fn try_ask<Q: Question>(&mut self, question: Q) -> Result<Q::Answer, Died> {
+        let now = self.now();
+        self.launch();
+        let answer = question.put(&mut self.core, now);
+        self.take_step(now)?;
+        Ok(answer)
+    }
+
+    /// Lets so much time pass, with a tick whenever the core wants one.
+    pub fn pass(&mut self, length: DurationMs) {
+        self.try_pass(length).expect("no death was planned");
+    }
+
+    pub fn try_pass(&mut self, length: DurationMs) -> Result<(), Died> {
+        let mut left = length.0;
+        let mut at_once = 0;
+        loop {
+            let wanted = self.core.next_in_ms(self.now()).unwrap_or(i64::MAX);
+            let sleep = u64::try_from(wanted).unwrap_or(0).min(left);
+            self.clock.advance(DurationMs(sleep));
+            left -= sleep;
+            at_once = if sleep == 0 { at_once + 1 } else { 0 };
+            assert!(
+                at_once < 200,
+                "it wants ticks for ever and does nothing with them"
+            );
+            self.try_tick()?;
+            if left == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Steps the wall clock and takes a step.
+    pub fn step_wall(&mut self, ms: i64) {
+        self.clock.step_wall(ms);
+        self.try_tick().expect("no death was planned");
+    }
+
+    pub fn try_tick(&mut self) -> Result<(), Died> {
+        self.launch();
+        self.take_step(self.now())
+    }
+
+    fn take_step(&mut self, now: Now) -> Result<(), Died> {
+        loop {
+            self.core.advance(now);
+            let step = self.core.close(now.steady);
+            self.may_die()?;
+            if let Some(batch) = step.batch {
+                self.clock.advance(self.sync_takes);
+                for task in self.disk.commit(&batch, now) {
+                    self.witness.hears_of(&task);
+                }
+                self.disk.assert_holds(&self.core);
+            }
+            self.may_die()?;
+            for effect in step.effects {
+                self.perform(effect);
+            }
+            self.may_die()?;
+            self.launch();
+            self.may_die()?;
+            if !step.more {
+                break;
+            }
+        }
+        assert_sound(&mut self.core, self.options.running_max, &self.running);
+        Ok(())
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Arm(armed) => self.core.arm(armed),
+            Effect::Stop(task) | Effect::Over(task) => {
+                self.running.remove(&task);
+            }
+            Effect::Ready(topic, count) => {
+                assert!(count > 0);
+                self.rung.push(topic);
+            }
+        }
+    }
+
+    fn launch(&mut self) {
+        let now = self.now();
+        for launch in self.core.launch(now) {
+            let written = self
+                .disk
+                .task(launch.task)
+                .expect("what starts was committed");
+            assert_eq!(
+                (written.state, written.token, written.attempt),
+                (State::Dispatched, launch.token, launch.attempt),
+                "what starts was committed as dispatched"
+            );
+            assert!(written.next.is_reached(now), "started before its instant");
+            assert!(
+                !self.book.get(&launch.topic).is_held(),
+                "started while its topic is held"
+            );
+            self.witness.begins(&written);
+            self.running.insert(launch.task, launch.token);
+            self.starts.push(Start {
+                task: launch.task,
+                attempt: launch.attempt,
+                token: launch.token,
+                at: now.wall,
+            });
+        }
+    }
+
+    // ------------------------------------------------------------ death
+
+    /// The process ends after so many more points at which it may.
+    pub fn die_at(&mut self, points: u32) {
+        self.fuse = Some(points);
+    }
+
+    /// Whether the planned death is still to come.
+    pub fn lives(&mut self) -> bool {
+        self.fuse.take().is_some()
+    }
+
+    fn may_die(&mut self) -> Result<(), Died> {
+        match &mut self.fuse {
+            None => Ok(()),
+            Some(0) => {
+                self.crash();
+                Err(Died)
+            }
+            Some(points) => {
+                *points -= 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// The process ends, and another begins from what was committed.
+    pub fn crash(&mut self) {
+        self.fuse = None;
+        self.running.clear();
+        self.clock = Clock::by_hand(self.now().wall);
+        self.clock.raise_steady(self.disk.steady);
+        let now = self.now();
+        let book = Arc::new(self.book.clone());
+        self.core = ShardCore::new(ShardId(3), self.options.clone(), book, now);
+        for task in self.disk.tasks() {
+            self.core.adopt(task, now);
+        }
+        for note in self.disk.notes() {
+            self.core.adopt_note(note);
+        }
+        self.try_tick().expect("the fuse has burnt");
+    }
+
+    // ------------------------------------------------------------ what people do
+
+    pub fn create(&mut self, fixture: TaskFixture) -> TaskId {
+        match self.create_or(fixture, OnExisting::Reject) {
+            Created::New(view) => view.task.id,
+            other => panic!("not created: {other:?}"),
+        }
+    }
+
+    /// The create of a fixture's task. Ids follow one another, so that a test takes the same course each time.
+    pub fn creation(&mut self, fixture: TaskFixture, on_existing: OnExisting) -> Creation {
+        let now = self.now();
+        let task = fixture.build(now);
+        self.created += 1;
+        Creation {
+            id: TaskId::with_tail(Slot::of_hash(self.created), now.wall, self.created),
+            when: Some(match task.due.lane {
+                Lane::Wall => When::At(task.due.at),
+                Lane::Steady => When::After(task.due.remaining(now)),
+            }),
+            topic: task.topic,
+            key: task.key,
+            spec: task.spec,
+            on_existing,
+        }
+    }
+
+    pub fn create_or(&mut self, fixture: TaskFixture, on_existing: OnExisting) -> Created {
+        let creation = self.creation(fixture, on_existing);
+        let by = "test".to_owned();
+        self.ask(CreateTask { creation, by })
+    }
+
+    pub fn verb(&mut self, id: TaskId, event: Event) -> Result<VerbDone, VerbRefused> {
+        self.ask(verb(Target::Id(id), event))
+    }
+
+    pub fn cancel(&mut self, id: TaskId) {
+        let reason = String::new();
+        self.verb(id, Event::Cancel { reason }).unwrap();
+    }
+
+    /// What the executor says of an attempt it was handed.
+    pub fn answer(&mut self, start: Start, outcome: Outcome) -> Result<TaskView, VerbRefused> {
+        self.try_answer(start.task, start.token, outcome)
+            .expect("no death was planned")
+    }
+
+    pub fn try_answer(
+        &mut self,
+        task: TaskId,
+        token: AttemptToken,
+        outcome: Outcome,
+    ) -> Result<Result<TaskView, VerbRefused>, Died> {
+        let event = Event::Finished {
+            token,
+            outcome,
+            started_at: None,
+        };
+        self.try_ask(finish(task, event))
+    }
+
+    pub fn lease(&mut self, topics: &[&str], max: usize) -> Vec<Lease> {
+        self.try_lease(topics, max).expect("no death was planned")
+    }
+
+    pub fn try_lease(&mut self, topics: &[&str], max: usize) -> Result<Vec<Lease>, Died> {
+        let leases = self.try_ask(LeaseTasks {
+            topics: topics.iter().map(|name| topic(name)).collect(),
+            max,
+            lease: DurationMs::secs(30),
+            worker: "w1".to_owned(),
+        })?;
+        for lease in &leases {
+            assert!(
+                !self.book.get(&lease.view.task.topic).is_held(),
+                "leased while its topic is held"
+            );
+            self.witness.begins(&lease.view.task);
+        }
+        Ok(leases)
+    }
+
+    pub fn counts(&mut self) -> ShardCounts {
+        self.ask(CountTasks)
+    }
+
+    /// Settings of a topic, leaving its pause as it is.
+    pub fn try_set_topic(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut Topic, Now),
+    ) -> Result<(), Died> {
+        let name = topic(name);
+        let mut settings = Topic::clone(self.book.get(&name));
+        change(&mut settings, self.now());
+        self.book = self.book.with(name, settings);
+        self.try_ask(SetBook(Arc::new(self.book.clone())))
+    }
+
+    pub fn hold(&mut self, name: &str, clock: PauseClock) {
+        self.try_hold(name, clock).expect("no death was planned");
+    }
+
+    pub fn try_hold(&mut self, name: &str, clock: PauseClock) -> Result<(), Died> {
+        self.try_set_topic(name, |topic, now| {
+            topic.pause.get_or_insert(TopicPause {
+                clock,
+                since: now.wall,
+                since_steady: now.steady,
+            });
+        })
+    }
+
+    /// Ends a topic's pause, as the registry and the engine do; a frozen one is left thawing.
+    pub fn try_end_pause(&mut self, name: &str) -> Result<Option<ThawTopic>, Died> {
+        self.try_set_topic(name, |topic, now| {
+            if let Some(pause) = topic.pause.take()
+                && pause.clock == PauseClock::Freeze
+            {
+                topic.thaw += 1;
+                topic.thawing = Some(Thaw {
+                    number: topic.thaw,
+                    held: now.steady.since(pause.since_steady),
+                });
+            }
+        })?;
+        let topic = topic(name);
+        let thawing = self.book.get(&topic).thawing;
+        Ok(thawing.map(|thaw| ThawTopic { topic, thaw }))
+    }
+
+    pub fn release(&mut self, name: &str) {
+        self.try_release(name).expect("no death was planned");
+    }
+
+    pub fn try_release(&mut self, name: &str) -> Result<(), Died> {
+        if let Some(thaw) = self.try_end_pause(name)? {
+            self.try_ask(thaw)?;
+            self.try_set_topic(name, |topic, _| topic.thawing = None)?;
+        }
+        Ok(())
+    }
+
+    /// All goes well from here on: topics and tasks are let go on, workers take what there is, and each attempt
+    /// succeeds, until every task has ended. Nothing may be stuck.
+    pub fn live_on(&mut self) {
+        self.sync_takes = DurationMs(0);
+        let names: Vec<TopicName> = self.book.iter().map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.release(name.as_str()));
+        for id in self.ids() {
+            if self.state(id) == State::Paused {
+                self.verb(id, Event::Resume).unwrap();
+            }
+        }
+        for _ in 0..10_000 {
+            let unfinished = self
+                .ids()
+                .into_iter()
+                .filter(|id| !self.state(*id).is_ended())
+                .count();
+            if unfinished == 0 {
+                return;
+            }
+            let topics: BTreeSet<TopicName> = self
+                .ids()
+                .iter()
+                .map(|id| self.task(*id).topic.clone())
+                .collect();
+            let topics: Vec<&str> = topics.iter().map(TopicName::as_str).collect();
+            self.lease(&topics, 100);
+            for id in self.ids() {
+                let task = self.task(id);
+                if task.state == State::Running {
+                    let token = task.token;
+                    self.try_answer(id, token, succeeded()).unwrap().unwrap();
+                }
+            }
+            let wanted = self.core.next_in_ms(self.now()).unwrap_or(1);
+            self.pass(DurationMs(wanted.unsigned_abs()));
+        }
+        panic!("a task does not end");
+    }
+}
+
+pub fn verb(target: Target, event: Event) -> ApplyVerb {
+    ApplyVerb {
+        target,
+        event,
+        by: "test".to_owned(),
+    }
+}
+
+pub fn finish(task: TaskId, event: Event) -> FinishAttempt {
+    FinishAttempt {
+        task,
+        event,
+        by: "test".to_owned(),
+    }
+}
+
+/// What was committed.
+#[derive(Default)]
+pub struct Disk {
+    records: BTreeMap<RecordKey, Vec<u8>>,
+    steady: SteadyMs,
+}
+
+impl Disk {
+    pub fn task(&self, id: TaskId) -> Option<Task> {
+        let bytes = self.records.get(&RecordKey::Task(id))?;
+        Some(decode_task(id, bytes).unwrap())
+    }
+
+    pub fn tasks(&self) -> Vec<Task> {
+        let ids = self.records.keys().filter_map(|key| match key {
+            RecordKey::Task(id) => Some(*id),
+            _ => None,
+        });
+        let mut tasks: Vec<Task> = ids.filter_map(|id| self.task(id)).collect();
+        tasks.sort_by_key(|task| task.due.at);
+        tasks
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    pub fn notes(&self) -> Vec<Note> {
+        let notes = self
+            .records
+            .iter()
+            .map(|(key, bytes)| decode_note(*key, bytes).unwrap());
+        notes.flatten().collect()
+    }
+
+    /// Writes a batch that was closed at `now`, and gives the tasks that are written.
+    fn commit(&mut self, batch: &Batch, now: Now) -> Vec<Task> {
+        let mut written = Vec::new();
+        self.steady = self.steady.max(batch.steady());
+        for (key, bytes) in batch.changes() {
+            let before = match key {
+                RecordKey::Task(id) => self.task(id),
+                _ => None,
+            };
+            match bytes {
+                Some(bytes) => self.records.insert(key, bytes.to_vec()),
+                None => self.records.remove(&key),
+            };
+            if let RecordKey::Task(id) = key
+                && let Some(after) = self.task(id)
+            {
+                assert_may_follow(before.as_ref(), &after, now);
+                written.push(after);
+            }
+        }
+        written
+    }
+
+    /// All that the core knows is written, but for what is not worth a write.
+    fn assert_holds(&self, core: &ShardCore) {
+        let written = self.tasks();
+        assert_eq!(written.len(), core.tasks(), "tasks on disk and in memory");
+        for task in written {
+            let mut known = core
+                .table
+                .get(task.id)
+                .expect("what is on disk is in memory")
+                .task
+                .clone();
+            if let Some(live) = &mut known.live {
+                live.report_by = MonoMs(0);
+            }
+            if (known.state, task.state) == (State::Running, State::Dispatched) {
+                known.state = State::Dispatched;
+                known.live = task.live.clone();
+                known.lateness_ms = task.lateness_ms;
+            }
+            if task.first_due.is_none() {
+                known.first_due = None;
+            }
+            assert_eq!(known, task, "in memory, and on disk");
+        }
+    }
+}
+
+/// What may stand on the disk after what stood there.
+fn assert_may_follow(before: Option<&Task>, after: &Task, now: Now) {
+    let token = before.map(|before| before.token).unwrap_or_default();
+    assert!(after.token >= token, "a token never comes back");
+    if after.state == State::Dispatched && after.token > token {
+        assert!(
+            after.next.remaining(now) <= ARM_AHEAD,
+            "handed out too long ahead"
+        );
+    }
+    match before.map(|before| before.state) {
+        Some(State::Succeeded | State::Cancelled) => {
+            assert_eq!(Some(after.state), before.map(|task| task.state))
+        }
+        Some(State::Dead) => {
+            let replayed = before.is_some_and(|before| after.generation == before.generation + 1);
+            assert!(after.state.is_ended() || replayed, "what ended stays ended");
+        }
+        _ => {}
+    }
+}
+
+/// Who saw all attempts begin, in every process.
+#[derive(Default)]
+struct Witness {
+    begun: HashSet<(TaskId, AttemptNumber)>,
+    tokens: HashMap<TaskId, AttemptToken>,
+    /// Attempts that may have done their work, by task and generation.
+    in_doubt: HashSet<(TaskId, u32)>,
+}
+
+impl Witness {
+    fn begins(&mut self, task: &Task) {
+        let id = task.id;
+        assert!(
+            self.begun.insert((id, task.attempt)),
+            "{:?} of {id} begins twice",
+            task.attempt
+        );
+        let former = self.tokens.insert(id, task.token);
+        assert!(
+            former < Some(task.token),
+            "a later attempt has a higher token"
+        );
+        let in_doubt = !self.in_doubt.insert((id, task.generation));
+        assert!(
+            !in_doubt || task.spec.delivery == Delivery::AtLeastOnce,
+            "{id} is attempted again although it may have been done"
+        );
+    }
+
+    /// The latest attempt may have been answered so that nobody doubts what became of it.
+    fn hears_of(&mut self, task: &Task) {
+        let Some(ended) = task.attempts_log.kept.last() else {
+            return;
+        };
+        let sure = match ended.outcome {
+            "failed" => ended
+                .error
+                .as_ref()
+                .is_some_and(|error| error.code != "protocol"),
+            outcome => ["snoozed", "given_back"].contains(&outcome),
+        };
+        if sure && self.tokens.get(&task.id) == Some(&ended.token) {
+            self.in_doubt.remove(&(task.id, ended.generation));
+        }
+    }
+}
+
+/// The due time of an instant on the wall clock or of a length, `ms` from now.
+pub fn due_in(lane: Lane, ms: u64, now: Now) -> Due {
+    match lane {
+        Lane::Wall => Due::at(now.wall.after(DurationMs(ms)), now),
+        Lane::Steady => Due::after(DurationMs(ms), now),
+    }
+}
