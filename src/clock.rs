@@ -16,7 +16,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
+use jiff::tz::Offset;
 use parking_lot::Mutex;
+
+/// What is shown of an instant: from the year 0 to the last second that the calendar library takes.
+pub(crate) const SHOWN_MS: std::ops::RangeInclusive<i64> =
+    -62_167_219_200_000..=253_402_207_200_000;
 
 /// Wall-clock milliseconds since 1970-01-01T00:00:00Z.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -32,11 +38,28 @@ pub struct SteadyMs(pub i64);
 
 impl fmt::Display for WallMs {
     /// RFC 3339 in UTC with milliseconds: `2026-12-01T10:30:00.000Z`. Instants beyond the years that can be
-    /// written so show as the last one that can.
+    /// written so show as the last one that can. Written out by hand: it stands in every answer, many times.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (first, last) = (jiff::Timestamp::MIN, jiff::Timestamp::MAX);
-        let at = jiff::Timestamp::from_millisecond(self.0).unwrap_or(if self.0 < 0 { first } else { last });
-        write!(f, "{at:.3}")
+        let shown_ms = self.0.clamp(*SHOWN_MS.start(), *SHOWN_MS.end());
+        let at = Timestamp::from_millisecond(shown_ms).unwrap_or(Timestamp::UNIX_EPOCH);
+        let civil = Offset::UTC.to_datetime(at);
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        let mut put = |end: usize, mut number: i32| {
+            let mut at = end;
+            while number > 0 {
+                at -= 1;
+                text[at] += (number % 10) as u8;
+                number /= 10;
+            }
+        };
+        put(4, civil.year().into());
+        put(7, civil.month().into());
+        put(10, civil.day().into());
+        put(13, civil.hour().into());
+        put(16, civil.minute().into());
+        put(19, civil.second().into());
+        put(23, civil.subsec_nanosecond() / 1_000_000);
+        f.write_str(std::str::from_utf8(&text).expect("digits and marks are ASCII"))
     }
 }
 
@@ -101,9 +124,17 @@ enum Source {
     Hand(Arc<Hand>),
 }
 
+/// In nanoseconds: with milliseconds, each rounded down on its own, steady time could run up to one ahead of the
+/// wall clock, and what was asked for as a length would fire that much early.
 struct Steady {
-    last: SteadyMs,
-    at: MonoMs,
+    last_ns: i128,
+    at_mono_ns: i128,
+}
+
+const NS_PER_MS: i128 = 1_000_000;
+
+fn whole_ms(ns: i128) -> i64 {
+    i64::try_from(ns.div_euclid(NS_PER_MS)).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
 }
 
 struct Hand {
@@ -138,8 +169,8 @@ impl Clock {
 
     fn over(source: Source) -> Self {
         let steady = Steady {
-            last: SteadyMs(i64::MIN),
-            at: MonoMs(0),
+            last_ns: i128::MIN / 2,
+            at_mono_ns: 0,
         };
         Self {
             source,
@@ -149,23 +180,28 @@ impl Clock {
 
     /// Reads all clocks at once.
     pub fn now(&self) -> Now {
-        let (wall, mono) = match &self.source {
+        let (wall_ns, mono_ns) = match &self.source {
             Source::Machine { started } => {
                 let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-                let wall = since_epoch.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX));
-                let mono = i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX);
-                (WallMs(wall), MonoMs(mono))
+                let wall_ns = since_epoch.map_or(0, |d| d.as_nanos() as i128);
+                (wall_ns, started.elapsed().as_nanos() as i128)
             }
-            Source::Hand(hand) => *hand.time.lock(),
+            Source::Hand(hand) => {
+                let (wall, mono) = *hand.time.lock();
+                (
+                    i128::from(wall.0) * NS_PER_MS,
+                    i128::from(mono.0) * NS_PER_MS,
+                )
+            }
         };
         let mut steady = self.steady.lock();
-        let carried = steady.last.after(mono.since(steady.at));
-        steady.last = carried.max(SteadyMs(wall.0));
-        steady.at = steady.at.max(mono);
+        let passed = (mono_ns - steady.at_mono_ns).max(0);
+        steady.last_ns = (steady.last_ns + passed).max(wall_ns);
+        steady.at_mono_ns = steady.at_mono_ns.max(mono_ns);
         Now {
-            wall,
-            mono,
-            steady: steady.last,
+            wall: WallMs(whole_ms(wall_ns)),
+            mono: MonoMs(whole_ms(mono_ns)),
+            steady: SteadyMs(whole_ms(steady.last_ns)),
         }
     }
 
@@ -173,17 +209,7 @@ impl Clock {
     pub fn raise_steady(&self, mark: SteadyMs) {
         self.now();
         let mut steady = self.steady.lock();
-        steady.last = steady.last.max(mark);
-    }
-
-    /// Microseconds into the current wall-clock millisecond, for sleeping to its edge. 0 for a test's clock.
-    pub fn micros_into_ms(&self) -> u32 {
-        match self.source {
-            Source::Machine { .. } => SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |d| d.subsec_micros() % 1000),
-            Source::Hand(_) => 0,
-        }
+        steady.last_ns = steady.last_ns.max(i128::from(mark.0) * NS_PER_MS);
     }
 
     /// Lets `length` pass on a test's clock. Nothing happens on the machine's.
@@ -252,7 +278,10 @@ mod tests {
     #[test]
     fn an_instant_is_shown_in_utc_with_milliseconds() {
         assert_eq!(WallMs(0).to_string(), "1970-01-01T00:00:00.000Z");
-        assert_eq!(WallMs(1_800_909_083_647).to_string(), "2027-01-25T20:31:23.647Z");
+        assert_eq!(
+            WallMs(1_800_909_083_647).to_string(),
+            "2027-01-25T20:31:23.647Z"
+        );
         assert!(WallMs(i64::MAX).to_string().starts_with("9999-12-30"));
     }
 
@@ -261,6 +290,15 @@ mod tests {
         assert_eq!(WallMs(5).after(DurationMs(u64::MAX)), WallMs(i64::MAX));
         assert_eq!(WallMs(5).since(WallMs(9)), DurationMs(0));
         assert_eq!(WallMs(i64::MIN).since(WallMs(i64::MAX)), DurationMs(0));
+    }
+
+    #[test]
+    fn steady_time_never_runs_ahead_of_a_wall_clock_that_does_not_step() {
+        let clock = Clock::machine();
+        for _ in 0..200_000 {
+            let now = clock.now();
+            assert!(now.steady.0 <= now.wall.0, "{now:?}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::clock::MonoMs;
 ///
 /// Values fall into buckets that are exact up to 16 ms and then grow by a sixteenth; a quantile is read off the
 /// cumulative count, so adding is one increment and merging is an addition.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Quantiles {
     counts: Vec<u64>,
     total: u64,
@@ -15,16 +15,6 @@ pub struct Quantiles {
 
 const SUB: u64 = 16;
 const BUCKETS: usize = 16 * 40;
-
-impl Default for Quantiles {
-    fn default() -> Self {
-        Self {
-            counts: Vec::new(),
-            total: 0,
-            max: 0,
-        }
-    }
-}
 
 fn bucket_of(value: u64) -> usize {
     if value < SUB {
@@ -161,7 +151,10 @@ mod tests {
     fn each_bucket_holds_its_own_edge_and_huge_values_fall_into_the_last() {
         for value in (0..2_000).chain([1 << 20, (1 << 30) + 12_345]) {
             let edge = upper_edge(bucket_of(value));
-            assert!(edge >= value && edge - value <= value / 16 + 1, "{value} → {edge}");
+            assert!(
+                edge >= value && edge - value <= value / 16 + 1,
+                "{value} → {edge}"
+            );
         }
         assert!(bucket_of(u64::MAX) < BUCKETS);
     }

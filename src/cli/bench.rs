@@ -57,7 +57,11 @@ fn parse_url(text: &str) -> Result<Url, String> {
     let told = "an address looks like http://127.0.0.1:7420; only plain HTTP is measured";
     let url = Url::parse(text).map_err(|error| format!("{error}; {told}"))?;
     let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
-    if url.scheme() == "http" && url.has_host() && is_bare { Ok(url) } else { Err(told.to_owned()) }
+    if url.scheme() == "http" && url.has_host() && is_bare {
+        Ok(url)
+    } else {
+        Err(told.to_owned())
+    }
 }
 
 /// What can be measured, in the order in which it is shown.
@@ -83,7 +87,9 @@ enum Measure {
 
 impl Measure {
     fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+        self.to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default()
     }
 
     /// What is measured for this command line, in the order in which it is done: memory while the process is
@@ -111,13 +117,23 @@ pub fn run(args: Args, json: bool) -> Result<(), Failure> {
             _ = tokio::signal::ctrl_c() => Err(Failure::new("stopped by ctrl-c")),
         }
     })?;
-    let text = if json { format!("{:#}\n", report.json()) } else { format!("{}\n", report.text()) };
-    io::stdout().write_all(text.as_bytes()).map_err(Failure::of_output)?;
+    let text = if json {
+        format!("{:#}\n", report.json())
+    } else {
+        format!("{}\n", report.text())
+    };
+    io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(Failure::of_output)?;
     ended
 }
 
 async fn bench(args: &Args) -> Result<(Report, Result<(), Failure>), Failure> {
-    let scale = if args.quick { Scale::quick(args.pending) } else { Scale::usual(args.pending) };
+    let scale = if args.quick {
+        Scale::quick(args.pending)
+    } else {
+        Scale::usual(args.pending)
+    };
     let site = match &args.url {
         Some(url) => Site::elsewhere(url).await?,
         None => Site::own(args.dir.as_deref()).await?,
@@ -160,13 +176,17 @@ mod tests {
     }
 
     fn parse(line: &str) -> Result<Args, clap::Error> {
-        Line::try_parse_from(["bench"].into_iter().chain(line.split_whitespace())).map(|line| line.args)
+        Line::try_parse_from(["bench"].into_iter().chain(line.split_whitespace()))
+            .map(|line| line.args)
     }
 
     #[test]
     fn all_is_measured_unless_some_is_named_and_memory_comes_first() {
         let plan = Measure::plan(&parse("").unwrap().only);
-        assert_eq!((plan.len(), plan[0], plan[1]), (8, Measure::Pending, Measure::Disk));
+        assert_eq!(
+            (plan.len(), plan[0], plan[1]),
+            (8, Measure::Pending, Measure::Disk)
+        );
         let plan = Measure::plan(&parse("--only push,disk").unwrap().only);
         assert_eq!(plan, [Measure::Disk, Measure::Push]);
     }
@@ -182,6 +202,13 @@ mod tests {
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }
-        assert_eq!(parse("--url http://127.0.0.1:7420").unwrap().url.unwrap().port(), Some(7420));
+        assert_eq!(
+            parse("--url http://127.0.0.1:7420")
+                .unwrap()
+                .url
+                .unwrap()
+                .port(),
+            Some(7420)
+        );
     }
 }

@@ -29,9 +29,9 @@ use super::{Failure, render};
 use crate::clock::{Clock, DurationMs, SteadyMs};
 use crate::engine::Duetime;
 use crate::engine::handle::LeaseAsk;
+use crate::engine::status::ShardStatus;
 use crate::ids::ShardId;
 use crate::metrics::Quantiles;
-use crate::engine::status::ShardStatus;
 use crate::shard::create::Created;
 use crate::shard::messages::Target;
 use crate::shard::query::TaskView;
@@ -70,7 +70,10 @@ const ORDERS: [Fate; 12] = [
     Fate::Paid { at: 15 },
     Fate::Unpaid,
     Fate::Paid { at: 17 },
-    Fate::Held { from: 18, until: 27 },
+    Fate::Held {
+        from: 18,
+        until: 27,
+    },
     Fate::Paid { at: 21 },
     Fate::ShopFails,
     Fate::Paid { at: 23 },
@@ -87,10 +90,20 @@ pub struct Args {}
 /// # Errors
 /// When the service can't be started, or did not keep a promise.
 pub fn run(_: Args, json: bool) -> Result<(), Failure> {
-    let sink: Box<dyn Write + Send> = if json { Box::new(io::sink()) } else { Box::new(io::stdout()) };
+    let sink: Box<dyn Write + Send> = if json {
+        Box::new(io::sink())
+    } else {
+        Box::new(io::stdout())
+    };
     let ending = tell(PAY_WITHIN, sink)?;
-    let text = if json { format!("{:#}\n", ending.json()) } else { format!("\n{}\n", ending.text()) };
-    io::stdout().write_all(text.as_bytes()).map_err(Failure::of_output)?;
+    let text = if json {
+        format!("{:#}\n", ending.json())
+    } else {
+        format!("\n{}\n", ending.text())
+    };
+    io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(Failure::of_output)?;
     ending.verdict()
 }
 
@@ -191,12 +204,18 @@ impl Teller {
         let mut sink = self.sink.lock();
         let (to, failed) = &mut *sink;
         if failed.is_none() {
-            *failed = writeln!(to, "{at:6.2} s  {text}").and_then(|()| to.flush()).err();
+            *failed = writeln!(to, "{at:6.2} s  {text}")
+                .and_then(|()| to.flush())
+                .err();
         }
     }
 
     fn check(&self) -> Result<(), Failure> {
-        self.sink.lock().1.take().map_or(Ok(()), |error| Err(Failure::of_output(error)))
+        self.sink
+            .lock()
+            .1
+            .take()
+            .map_or(Ok(()), |error| Err(Failure::of_output(error)))
     }
 }
 
@@ -216,13 +235,20 @@ struct Push {
 }
 
 async fn close(shop: Data<Shop>, push: Json<Push>) -> HttpResponse {
-    shop.calls.lock().push((push.key.clone(), shop.clock.now().steady));
+    shop.calls
+        .lock()
+        .push((push.key.clone(), shop.clock.now().steady));
     let order = &push.key;
-    let fails = (0..).zip(ORDERS).any(|(n, fate)| fate == Fate::ShopFails && name(n) == *order);
+    let fails = (0..)
+        .zip(ORDERS)
+        .any(|(n, fate)| fate == Fate::ShopFails && name(n) == *order);
     if fails && push.attempt == 1 {
         let wait = shop.retry_in.as_secs_f64();
-        shop.teller.line(&format!("{order} is not paid, and the shop answers 500: again in {wait:.1} s"));
-        return HttpResponse::InternalServerError().json(json!({"error": "no connection to the stock"}));
+        shop.teller.line(&format!(
+            "{order} is not paid, and the shop answers 500: again in {wait:.1} s"
+        ));
+        return HttpResponse::InternalServerError()
+            .json(json!({"error": "no connection to the stock"}));
     }
     shop.teller.line(&match push.attempt {
         1 => format!("{order} is not paid: closed"),
@@ -233,10 +259,14 @@ async fn close(shop: Data<Shop>, push: Json<Push>) -> HttpResponse {
 
 fn open(shop: Arc<Shop>) -> io::Result<(SocketAddr, ServerHandle)> {
     let shop = Data::from(shop);
-    let server = HttpServer::new(move || App::new().app_data(shop.clone()).route("/close", post().to(close)))
-        .workers(1)
-        .disable_signals()
-        .bind("127.0.0.1:0")?;
+    let server = HttpServer::new(move || {
+        App::new()
+            .app_data(shop.clone())
+            .route("/close", post().to(close))
+    })
+    .workers(1)
+    .disable_signals()
+    .bind("127.0.0.1:0")?;
     let address = server.addrs()[0];
     let server = server.run();
     let handle = server.handle();
@@ -271,7 +301,9 @@ impl Story {
         let data = tempfile::tempdir().map_err(cannot("make a temporary directory"))?;
         let clock = Clock::machine();
         let beat = pay_within / BEATS_TO_PAY;
-        let builder = Duetime::builder().data_dir(data.path()).clock(clock.clone());
+        let builder = Duetime::builder()
+            .data_dir(data.path())
+            .clock(clock.clone());
         let engine = builder.start().await.map_err(cannot("start the service"))?;
         let teller = Arc::new(Teller {
             since: Instant::now(),
@@ -292,7 +324,8 @@ impl Story {
             close_at: format!("http://{address}/close"),
         };
         let found_at = story.play().await?;
-        let rows = story.rows(began, &shop.calls.lock().clone(), &found_at).await?;
+        let calls = shop.calls.lock().clone();
+        let rows = story.rows(began, &calls, &found_at).await?;
         story.engine.shutdown().await;
         shop_server.stop(false).await;
         Ok(Ending { rows })
@@ -301,7 +334,9 @@ impl Story {
     /// All steps at their beats; then waits for the last timeouts. When the worker held the courier's task.
     async fn play(&self) -> Result<Vec<SteadyMs>, Failure> {
         let seconds = (self.beat * BEATS_TO_PAY).as_secs_f64();
-        self.teller.line(&format!("a shop opens: an order is closed after {seconds} s unless it is paid"));
+        self.teller.line(&format!(
+            "a shop opens: an order is closed after {seconds} s unless it is paid"
+        ));
         let courier = actix_web::rt::spawn(self.clone().find_courier());
         let start = tokio::time::Instant::now();
         for (beat, step) in script() {
@@ -309,8 +344,15 @@ impl Story {
             self.take(step).await?;
             self.teller.check()?;
         }
-        let found_at = courier.await.map_err(cannot("join the courier's worker"))??;
-        while self.views().await?.iter().any(|(_, view)| !view.task.state.is_ended()) {
+        let found_at = courier
+            .await
+            .map_err(cannot("join the courier's worker"))??;
+        while self
+            .views()
+            .await?
+            .iter()
+            .any(|(_, view)| !view.task.state.is_ended())
+        {
             self.teller.check()?;
             tokio::time::sleep(self.beat).await;
         }
@@ -323,18 +365,27 @@ impl Story {
             Step::Pay(order) => {
                 let cancelled = self.engine.cancel(target(UNPAID, order), "paid").await;
                 cancelled.map_err(cannot(format!("cancel the timeout of {}", name(order))))?;
-                self.teller.line(&format!("{} is paid: its timeout is cancelled", name(order)));
+                self.teller.line(&format!(
+                    "{} is paid: its timeout is cancelled",
+                    name(order)
+                ));
                 Ok(())
             }
             Step::Hold(order) => {
                 let clock = PauseClock::Freeze;
                 self.verb(order, Event::Pause { clock }).await?;
-                self.teller.line(&format!("{} asks for more time: its clock is stopped", name(order)));
+                self.teller.line(&format!(
+                    "{} asks for more time: its clock is stopped",
+                    name(order)
+                ));
                 Ok(())
             }
             Step::GoOn(order) => {
                 self.verb(order, Event::Resume).await?;
-                self.teller.line(&format!("{} goes on with the time it had left", name(order)));
+                self.teller.line(&format!(
+                    "{} goes on with the time it had left",
+                    name(order)
+                ));
                 Ok(())
             }
             Step::Crash => self.crash().await,
@@ -359,13 +410,18 @@ impl Story {
             max_attempts: 3,
             ..RetryPolicy::default()
         };
-        self.create(UNPAID, order, BEATS_TO_PAY, close, again).await?;
+        self.create(UNPAID, order, BEATS_TO_PAY, close, again)
+            .await?;
         self.teller.line(&format!("{} is placed", name(order)));
         if order == 0 {
             let (first, _) = COURIER_BEATS;
-            self.create(COURIER, order, first, Action::Pull, RetryPolicy::default()).await?;
+            self.create(COURIER, order, first, Action::Pull, RetryPolicy::default())
+                .await?;
             let wait = (self.beat * first).as_secs_f64();
-            self.teller.line(&format!("{} wants a courier: a worker is to ask for one in {wait} s", name(order)));
+            self.teller.line(&format!(
+                "{} wants a courier: a worker is to ask for one in {wait} s",
+                name(order)
+            ));
         }
         Ok(())
     }
@@ -385,9 +441,17 @@ impl Story {
             .action(action)
             .payload(&json!({"order": order + 1}))
             .retry(retry);
-        match self.engine.create(new, "demo").await.map_err(cannot(format!("place {}", name(order))))? {
+        match self
+            .engine
+            .create(new, "demo")
+            .await
+            .map_err(cannot(format!("place {}", name(order))))?
+        {
             Created::New(_) => Ok(()),
-            other => Err(Failure::new(format!("{} is there already: {other:?}", name(order)))),
+            other => Err(Failure::new(format!(
+                "{} is there already: {other:?}",
+                name(order)
+            ))),
         }
     }
 
@@ -396,9 +460,14 @@ impl Story {
         let shard = ShardId(0);
         let before = self.engine.shards().await;
         let shards = before.len();
-        let epoch = before.into_iter().find(|status| status.shard == shard).map(|status| status.epoch);
+        let epoch = before
+            .into_iter()
+            .find(|status| status.shard == shard)
+            .map(|status| status.epoch);
         let down_at = Instant::now();
-        self.engine.restart_shard(shard).map_err(cannot("crash a shard"))?;
+        self.engine
+            .restart_shard(shard)
+            .map_err(cannot("crash a shard"))?;
         let back = |status: &ShardStatus| {
             status.shard == shard && Some(status.epoch) > epoch && status.counts.is_some()
         };
@@ -423,9 +492,15 @@ impl Story {
                 wait: millis(OVER_AFTER),
                 worker: "courier-desk".to_owned(),
             };
-            let leases = self.engine.lease(ask).await.map_err(cannot("lease the courier's task"))?;
+            let leases = self
+                .engine
+                .lease(ask)
+                .await
+                .map_err(cannot("lease the courier's task"))?;
             let Some(lease) = leases.into_iter().next() else {
-                return Err(Failure::new("the courier's task was never handed to its worker"));
+                return Err(Failure::new(
+                    "the courier's task was never handed to its worker",
+                ));
             };
             held_at.push(self.engine.now().steady);
             let (token, last) = (lease.token, held_at.len() == Fate::Courier.fires());
@@ -443,13 +518,19 @@ impl Story {
                 }
             } else {
                 let wait = self.beat * COURIER_BEATS.1;
-                self.teller.line(&format!("worker: no courier yet; asks again in {:.1} s", wait.as_secs_f64()));
+                self.teller.line(&format!(
+                    "worker: no courier yet; asks again in {:.1} s",
+                    wait.as_secs_f64()
+                ));
                 Event::Snoozed {
                     token,
                     delay: millis(wait),
                 }
             };
-            let answered = self.engine.finish_attempt(lease.view.task.id, event, "worker courier-desk").await;
+            let answered = self
+                .engine
+                .finish_attempt(lease.view.task.id, event, "worker courier-desk")
+                .await;
             answered.map_err(cannot("answer for the courier's task"))?;
         }
         Ok(held_at)
@@ -475,13 +556,25 @@ impl Story {
     ) -> Result<Vec<Row>, Failure> {
         let row = |(fate, view): (Fate, TaskView)| {
             let task = view.task;
-            let order = task.key.as_ref().map(|key| key.as_str().to_owned()).unwrap_or_default();
+            let order = task
+                .key
+                .as_ref()
+                .map(|key| key.as_str().to_owned())
+                .unwrap_or_default();
             let fired: Vec<i64> = match fate {
                 Fate::Courier => found_at.iter().map(|at| at.0 - began.0).collect(),
-                _ => calls.iter().filter(|(key, _)| *key == order).map(|(_, at)| at.0 - began.0).collect(),
+                _ => calls
+                    .iter()
+                    .filter(|(key, _)| *key == order)
+                    .map(|(_, at)| at.0 - began.0)
+                    .collect(),
             };
             Row {
-                order: if fate == Fate::Courier { format!("{order}'s courier") } else { order },
+                order: if fate == Fate::Courier {
+                    format!("{order}'s courier")
+                } else {
+                    order
+                },
                 fate,
                 due_ms: task.due.fire_ms - began.0,
                 fired_ms: fired,
@@ -520,13 +613,22 @@ impl Row {
     fn problem(&self) -> Option<String> {
         let (order, fired, fires) = (&self.order, self.fired_ms.len(), self.fate.fires());
         if fires == 0 && fired > 0 {
-            Some(format!("{order} was paid and its timeout fired all the same"))
+            Some(format!(
+                "{order} was paid and its timeout fired all the same"
+            ))
         } else if fired != fires {
             Some(format!("{order} fired {fired} times instead of {fires}"))
         } else if usize::try_from(self.attempts) != Ok(fires) {
-            Some(format!("{order} has {} attempts on record instead of {fires}", self.attempts))
+            Some(format!(
+                "{order} has {} attempts on record instead of {fires}",
+                self.attempts
+            ))
         } else if self.state != self.fate.ends_as() {
-            Some(format!("{order} is {} instead of {}", self.state, self.fate.ends_as()))
+            Some(format!(
+                "{order} is {} instead of {}",
+                self.state,
+                self.fate.ends_as()
+            ))
         } else {
             match self.late_ms() {
                 Some(late) if late < 0 => Some(format!("{order} fired {} ms early", -late)),
@@ -582,7 +684,10 @@ impl Ending {
     }
 
     fn fired(&self) -> usize {
-        self.rows.iter().filter(|row| !row.fired_ms.is_empty()).count()
+        self.rows
+            .iter()
+            .filter(|row| !row.fired_ms.is_empty())
+            .count()
     }
 
     fn problems(&self) -> Vec<String> {
@@ -590,13 +695,28 @@ impl Ending {
     }
 
     fn text(&self) -> String {
-        let titles = ["order", "what happened", "due", "fired", "late by", "attempts", "state"];
+        let titles = [
+            "order",
+            "what happened",
+            "due",
+            "fired",
+            "late by",
+            "attempts",
+            "state",
+        ];
         let table = render::table(&titles, self.rows.iter().map(Row::cells).collect());
-        let (fired, cancelled, late) = (self.fired(), self.count(State::Cancelled), self.lateness());
+        let (fired, cancelled, late) =
+            (self.fired(), self.count(State::Cancelled), self.lateness());
         let ms = |value: Option<u64>| value.unwrap_or(0);
         let (p50, max) = (ms(late.quantile(0.5)), ms(late.max()));
-        let kept = if self.problems().is_empty() { ALL_KEPT } else { "" };
-        format!("{table}\n\nfired {fired}, cancelled {cancelled}; late by {p50} ms (p50), {max} ms (max){kept}")
+        let kept = if self.problems().is_empty() {
+            ALL_KEPT
+        } else {
+            ""
+        };
+        format!(
+            "{table}\n\nfired {fired}, cancelled {cancelled}; late by {p50} ms (p50), {max} ms (max){kept}"
+        )
     }
 
     fn json(&self) -> Value {
@@ -613,7 +733,10 @@ impl Ending {
     fn verdict(&self) -> Result<(), Failure> {
         match self.problems() {
             problems if problems.is_empty() => Ok(()),
-            problems => Err(Failure::new(format!("not as promised: {}", problems.join("; ")))),
+            problems => Err(Failure::new(format!(
+                "not as promised: {}",
+                problems.join("; ")
+            ))),
         }
     }
 }
@@ -655,7 +778,11 @@ mod tests {
         assert_eq!(ending.problems(), Vec::<String>::new());
         assert_eq!((ending.fired(), ending.count(State::Cancelled)), (7, 6));
         let told = String::from_utf8(written.0.lock().clone()).unwrap();
-        for words in ["order-2 is paid: its timeout is cancelled", "back from the disk", "order-3 is closed, at attempt 2"] {
+        for words in [
+            "order-2 is paid: its timeout is cancelled",
+            "back from the disk",
+            "order-3 is closed, at attempt 2",
+        ] {
             assert!(told.contains(words), "{words} in {told}");
         }
         assert!(!told.contains('\u{1b}'), "no escape codes");
@@ -675,11 +802,20 @@ mod tests {
         }
         let broken = [
             (row(paid, &[3000], State::Succeeded), "was paid"),
-            (row(Fate::Unpaid, &[], State::Pending), "0 times instead of 1"),
-            (row(Fate::Unpaid, &[3000, 3001], State::Succeeded), "2 times instead of 1"),
+            (
+                row(Fate::Unpaid, &[], State::Pending),
+                "0 times instead of 1",
+            ),
+            (
+                row(Fate::Unpaid, &[3000, 3001], State::Succeeded),
+                "2 times instead of 1",
+            ),
             (row(Fate::Unpaid, &[2999], State::Succeeded), "1 ms early"),
             (row(Fate::Unpaid, &[4001], State::Succeeded), "1001 ms late"),
-            (row(Fate::Unpaid, &[3000], State::Dead), "dead instead of succeeded"),
+            (
+                row(Fate::Unpaid, &[3000], State::Dead),
+                "dead instead of succeeded",
+            ),
         ];
         for (row, words) in broken {
             assert!(row.problem().unwrap().contains(words), "{words}");
@@ -694,18 +830,30 @@ mod tests {
         ];
         let ending = Ending { rows };
         let text = ending.text();
-        assert!(text.contains("fired 1, cancelled 1; late by 2 ms (p50), 2 ms (max)"), "{text}");
+        assert!(
+            text.contains("fired 1, cancelled 1; late by 2 ms (p50), 2 ms (max)"),
+            "{text}"
+        );
         assert!(text.ends_with(ALL_KEPT), "{text}");
         assert!(text.contains("paid in time: timeout cancelled"), "{text}");
         let json = ending.json();
-        assert_eq!((json["items"][1]["fired_ms"].is_null(), json["lateness_ms"]["max"].as_u64()), (true, Some(2)));
+        assert_eq!(
+            (
+                json["items"][1]["fired_ms"].is_null(),
+                json["lateness_ms"]["max"].as_u64()
+            ),
+            (true, Some(2))
+        );
     }
 
     #[test]
     fn every_order_is_placed_before_anything_else_happens_to_it() {
         let steps = script();
         for (order, _) in ORDERS.iter().enumerate() {
-            let placed = steps.iter().position(|(_, step)| *step == Step::Place(order)).unwrap();
+            let placed = steps
+                .iter()
+                .position(|(_, step)| *step == Step::Place(order))
+                .unwrap();
             let next = steps
                 .iter()
                 .position(|(_, step)| matches!(step, Step::Pay(n) | Step::Hold(n) | Step::GoOn(n) if *n == order));

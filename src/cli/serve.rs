@@ -66,7 +66,8 @@ async fn service(config: &Config) -> Result<(), Failure> {
             body_timeout: config.http.body_timeout,
         },
     };
-    let stop = asked_to_stop().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+    let stop = asked_to_stop()
+        .map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
     let served = serve(bound, engine, options, stop).await;
     served.map_err(|error| Failure::new(format!("the HTTP server failed: {error}")))?;
     tracing::info!("stopped");
@@ -89,7 +90,8 @@ fn builder(config: &Config) -> crate::engine::Builder {
         .grace(config.shutdown.grace)
         .egress(egress)
         .store(LocalOptions {
-            checkpoint_bytes: usize::try_from(config.store.checkpoint_bytes.0).unwrap_or(usize::MAX),
+            checkpoint_bytes: usize::try_from(config.store.checkpoint_bytes.0)
+                .unwrap_or(usize::MAX),
             cache_bytes: config.store.cache.0 / shards,
             ..LocalOptions::default()
         })
@@ -104,7 +106,10 @@ fn asked_to_stop() -> std::io::Result<impl Future<Output = ()>> {
             _ = terminate.recv() => "SIGTERM",
             _ = interrupt.recv() => "SIGINT",
         };
-        tracing::info!(signal = name, "stopping: nothing new is taken in, running attempts may end");
+        tracing::info!(
+            signal = name,
+            "stopping: nothing new is taken in, running attempts may end"
+        );
     })
 }
 

@@ -50,7 +50,12 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
 
     let router = Arc::new(ShardRouter::new(SlotMap::new(dir.shards()), options.queue));
     let reports = Arc::new(Reports::new(Arc::clone(&router), io.handle().clone()));
-    let push = HttpPush::new(io.handle().clone(), reports.clone(), clock.clone(), options.egress)?;
+    let push = HttpPush::new(
+        io.handle().clone(),
+        reports.clone(),
+        clock.clone(),
+        options.egress,
+    )?;
     let handlers = Handlers::new(options.handlers, io.handle().clone(), clock.clone());
     let outlets = Outlets {
         executors: Arc::new(Executors::new(handlers, reports, clock.clone())),
@@ -135,13 +140,18 @@ impl ShardParts {
         tracing::info!(shard = %shard, %epoch, tasks = recovered.0.tasks(), "shard recovered");
         let thread = named_arbiter(&shard_child(shard)).map_err(StartFault::new)?;
         let (clock, outlets, on) = (self.clock.clone(), self.outlets.clone(), thread.handle());
-        let actor =
-            ShardActor::start_in_arbiter(&on, move |_| ShardActor::new(recovered, clock, outlets, child, thread));
+        let actor = ShardActor::start_in_arbiter(&on, move |_| {
+            ShardActor::new(recovered, clock, outlets, child, thread)
+        });
         // A book that came while this one recovered is taken before any question.
         let (reply, _) = tokio::sync::oneshot::channel();
         let question = crate::shard::messages::SetBook(self.book.read().clone());
         let permit = None;
-        actor.do_send(crate::shard::messages::Ask { question, reply, permit });
+        actor.do_send(crate::shard::messages::Ask {
+            question,
+            reply,
+            permit,
+        });
         self.router.open(shard, actor, epoch);
         Ok(())
     }
@@ -156,9 +166,15 @@ fn registry_child(
     let (book, clock, slot) = (Arc::clone(book), clock.clone(), Arc::clone(slot));
     ChildSpec::new("registry", move |child| {
         let thread = named_arbiter("registry").map_err(StartFault::new)?;
-        let (files, book, clock, on) = (files.clone(), Arc::clone(&book), clock.clone(), thread.handle());
-        let actor =
-            RegistryActor::start_in_arbiter(&on, move |_| RegistryActor::new(files, book, clock, child, thread));
+        let (files, book, clock, on) = (
+            files.clone(),
+            Arc::clone(&book),
+            clock.clone(),
+            thread.handle(),
+        );
+        let actor = RegistryActor::start_in_arbiter(&on, move |_| {
+            RegistryActor::new(files, book, clock, child, thread)
+        });
         *slot.write() = Some(actor);
         Ok(())
     })
@@ -169,7 +185,8 @@ fn push_child(push: HttpPush, executors: &Arc<Executors>) -> ChildSpec {
     ChildSpec::new("http-push", move |child| {
         let thread = named_arbiter("http-push").map_err(StartFault::new)?;
         let (push, on) = (push.clone(), thread.handle());
-        let actor = HttpPushActor::start_in_arbiter(&on, move |_| HttpPushActor::new(push, child, thread));
+        let actor =
+            HttpPushActor::start_in_arbiter(&on, move |_| HttpPushActor::new(push, child, thread));
         executors.set_http(actor);
         Ok(())
     })
@@ -179,8 +196,15 @@ fn scheduler_child(clock: &Clock, wakes: &Arc<WakeBoard>, router: &Arc<ShardRout
     let (clock, wakes, router) = (clock.clone(), Arc::clone(wakes), Arc::clone(router));
     ChildSpec::new("scheduler", move |child| {
         let thread = named_arbiter("scheduler").map_err(StartFault::new)?;
-        let (clock, wakes, router, on) = (clock.clone(), Arc::clone(&wakes), Arc::clone(&router), thread.handle());
-        SchedulerActor::start_in_arbiter(&on, move |_| SchedulerActor::new(clock, wakes, router, child, thread));
+        let (clock, wakes, router, on) = (
+            clock.clone(),
+            Arc::clone(&wakes),
+            Arc::clone(&router),
+            thread.handle(),
+        );
+        SchedulerActor::start_in_arbiter(&on, move |_| {
+            SchedulerActor::new(clock, wakes, router, child, thread)
+        });
         Ok(())
     })
 }

@@ -29,7 +29,9 @@ pub enum DataDirError {
         source: std::io::Error,
     },
     /// Another process has it.
-    #[error("the data directory {path} is in use by another process ({holder}); stop that one, or give this one a directory of its own with --data")]
+    #[error(
+        "the data directory {path} is in use by another process ({holder}); stop that one, or give this one a directory of its own with --data"
+    )]
     InUse {
         /// The directory.
         path: PathBuf,
@@ -63,7 +65,11 @@ impl DataDir {
     pub fn open(path: &Path, shards: u16) -> Result<Self, DataDirError> {
         let failed = |doing, path: &Path| {
             let path = path.to_path_buf();
-            move |source| DataDirError::Io { doing, path, source }
+            move |source| DataDirError::Io {
+                doing,
+                path,
+                source,
+            }
         };
         std::fs::create_dir_all(path).map_err(failed("create the data directory", path))?;
         let lock_path = path.join("LOCK");
@@ -136,7 +142,12 @@ fn read_format(text: &str) -> Option<u16> {
     if lines.next()? != FORMAT {
         return None;
     }
-    lines.next()?.strip_prefix("shards ")?.parse().ok().filter(|shards| *shards > 0)
+    lines
+        .next()?
+        .strip_prefix("shards ")?
+        .parse()
+        .ok()
+        .filter(|shards| *shards > 0)
 }
 
 /// Written aside, synced and renamed, so that a crash leaves either no file or a whole one.
@@ -158,7 +169,12 @@ mod tests {
         let temp = tempfile::tempdir().expect("a directory");
         let held = DataDir::open(temp.path(), 2).expect("it is free");
         let refused = DataDir::open(temp.path(), 2).expect_err("it is held");
-        assert!(refused.to_string().contains(&format!("pid {}", std::process::id())), "{refused}");
+        assert!(
+            refused
+                .to_string()
+                .contains(&format!("pid {}", std::process::id())),
+            "{refused}"
+        );
         drop(held);
         assert!(DataDir::open(temp.path(), 2).is_ok());
     }
@@ -167,14 +183,21 @@ mod tests {
     fn the_number_of_shards_of_an_existing_directory_wins() {
         let temp = tempfile::tempdir().expect("a directory");
         drop(DataDir::open(temp.path(), 3).expect("it is free"));
-        assert_eq!(DataDir::open(temp.path(), 8).expect("it is free").shards(), 3);
+        assert_eq!(
+            DataDir::open(temp.path(), 8).expect("it is free").shards(),
+            3
+        );
     }
 
     #[test]
     fn another_format_is_refused_by_name() {
         let temp = tempfile::tempdir().expect("a directory");
-        std::fs::write(temp.path().join("FORMAT"), "duetime-format 99\nshards 2\n").expect("written");
+        std::fs::write(temp.path().join("FORMAT"), "duetime-format 99\nshards 2\n")
+            .expect("written");
         let refused = DataDir::open(temp.path(), 2).expect_err("it is of another version");
-        assert!(refused.to_string().contains("duetime-format 99"), "{refused}");
+        assert!(
+            refused.to_string().contains("duetime-format 99"),
+            "{refused}"
+        );
     }
 }

@@ -18,7 +18,8 @@ use crate::engine::data_dir::DataDir;
 use crate::engine::error::{EngineError, StartError};
 use crate::engine::options::Builder;
 use crate::engine::registry::{
-    AuditLine, DeleteTopic, EndThaw, Note, PauseTopic, PutTopic, RegistryActor, RegistryError, ResumeTopic, SharedBook,
+    AuditLine, DeleteTopic, EndThaw, Note, PauseTopic, PutTopic, RegistryActor, RegistryError,
+    ResumeTopic, SharedBook,
 };
 use crate::executor::pull::PullDesk;
 use crate::ids::{AttemptToken, ShardId, Slot, TaskId};
@@ -26,8 +27,8 @@ use crate::limits;
 use crate::shard::create::{Created, Creation};
 use crate::shard::lease::Lease;
 use crate::shard::messages::{
-    ApplyVerb, AskResent, CancelAhead, CreateTask, Drain, FinishAttempt, GetTask, KeepAnswer, KeepLease, LeaseTasks,
-    ListTasks, Op, OpDone, RunOps, SetBook, Target, ThawTopic, VerbDone,
+    ApplyVerb, AskResent, CancelAhead, CreateTask, Drain, FinishAttempt, GetTask, KeepAnswer,
+    KeepLease, LeaseTasks, ListTasks, Op, OpDone, RunOps, SetBook, Target, ThawTopic, VerbDone,
 };
 use crate::shard::notes::Resent;
 use crate::shard::query::{PageAsk, Position, TaskView, merge};
@@ -117,7 +118,10 @@ pub enum BatchOp {
 
 /// What an operator's hand ends or begins anew leaves a line in the audit.
 fn is_audited(event: &Event) -> bool {
-    matches!(event, Event::Replay | Event::Resolve { .. } | Event::Discard)
+    matches!(
+        event,
+        Event::Replay | Event::Resolve { .. } | Event::Discard
+    )
 }
 
 impl Duetime {
@@ -127,17 +131,24 @@ impl Duetime {
     }
 
     pub(super) fn over(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts) }
+        Self {
+            parts: Arc::new(parts),
+        }
     }
 
     /// After the start: topics in use are counted, and a thaw that a crash cut off goes on.
     pub(super) fn settle_in(&self) -> Result<(), StartError> {
         let engine = self.clone();
         let work = async move {
-            let counts = engine.counts().await.map_err(|error| StartError::NotRunning(error.to_string()))?;
-            let mut known = engine.parts.known_topics.write();
-            known.extend(counts.into_iter().flat_map(|shard| shard.topics).map(|(name, _)| name));
-            drop(known);
+            let counts = engine
+                .counts()
+                .await
+                .map_err(|error| StartError::NotRunning(error.to_string()))?;
+            let used = counts
+                .into_iter()
+                .flat_map(|shard| shard.topics)
+                .map(|(name, _)| name);
+            engine.parts.known_topics.write().extend(used);
             let book = engine.book();
             for (name, topic) in book.iter().filter(|(_, topic)| topic.thawing.is_some()) {
                 let thawed = engine.finish_thaw(name, topic).await;
@@ -196,15 +207,29 @@ impl Duetime {
     ///
     /// # Errors
     /// As [`Duetime::create`].
-    pub async fn create_from(&self, new: NewTask, origin: Option<Origin>, by: &str) -> Result<Created, EngineError> {
+    pub async fn create_from(
+        &self,
+        new: NewTask,
+        origin: Option<Origin>,
+        by: &str,
+    ) -> Result<Created, EngineError> {
         let creation = self.creation(new, origin, 0)?;
         let shard = self.parts.router.shard_of(creation.id.slot());
         let by = by.to_owned();
-        Ok(self.parts.router.ask(shard, CreateTask { creation, by }).await?)
+        Ok(self
+            .parts
+            .router
+            .ask(shard, CreateTask { creation, by })
+            .await?)
     }
 
     /// Applies operations: in order for each task, one commit per shard, an answer for each.
-    pub async fn batch(&self, ops: Vec<BatchOp>, origin: Option<Origin>, by: &str) -> Vec<Result<OpDone, EngineError>> {
+    pub async fn batch(
+        &self,
+        ops: Vec<BatchOp>,
+        origin: Option<Origin>,
+        by: &str,
+    ) -> Vec<Result<OpDone, EngineError>> {
         let mut answers: Vec<Option<Result<OpDone, EngineError>>> = Vec::with_capacity(ops.len());
         answers.resize_with(ops.len(), || None);
         // A task's operations all go to one shard, so order within a shard is order for each task.
@@ -213,7 +238,10 @@ impl Duetime {
         for (place, op) in ops.into_iter().enumerate() {
             let (shard, op) = match op {
                 BatchOp::Create(new) => match self.creation(*new, origin, place) {
-                    Ok(creation) => (self.parts.router.shard_of(creation.id.slot()), Op::Create(creation)),
+                    Ok(creation) => (
+                        self.parts.router.shard_of(creation.id.slot()),
+                        Op::Create(creation),
+                    ),
                     Err(error) => {
                         answers[place] = Some(Err(error));
                         continue;
@@ -232,7 +260,12 @@ impl Duetime {
         }
         let asked = by_shard.into_iter().map(|(shard, (places, ops))| {
             let by = by.to_owned();
-            async move { (places, self.parts.router.ask(shard, RunOps { ops, by }).await) }
+            async move {
+                (
+                    places,
+                    self.parts.router.ask(shard, RunOps { ops, by }).await,
+                )
+            }
         });
         for (places, answer) in futures_util::future::join_all(asked).await {
             match answer {
@@ -256,10 +289,18 @@ impl Duetime {
             }
         }
         let missing = || Err(EngineError::NoAnswer(NoAnswer::Unknown(ShardId(0))));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
+        answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(missing))
+            .collect()
     }
 
-    fn creation(&self, new: NewTask, origin: Option<Origin>, place: usize) -> Result<Creation, EngineError> {
+    fn creation(
+        &self,
+        new: NewTask,
+        origin: Option<Origin>,
+        place: usize,
+    ) -> Result<Creation, EngineError> {
         self.accepting()?;
         let book = self.book();
         let topic = book.get(&new.topic);
@@ -317,7 +358,12 @@ impl Duetime {
     ///
     /// # Errors
     /// When the task's state does not allow it; see [`EngineError`].
-    pub async fn verb(&self, target: Target, event: Event, by: &str) -> Result<VerbDone, EngineError> {
+    pub async fn verb(
+        &self,
+        target: Target,
+        event: Event,
+        by: &str,
+    ) -> Result<VerbDone, EngineError> {
         let shard = self.shard_of(&target);
         let audited = is_audited(&event).then(|| event.verb());
         let verb = ApplyVerb {
@@ -334,8 +380,13 @@ impl Duetime {
 
     async fn audit_verb(&self, by: &str, verb: &str, view: &TaskView) -> Result<(), EngineError> {
         let task = &view.task;
-        let detail = format!("{} {}", task.topic, task.key.as_ref().map_or("", TaskKey::as_str));
-        self.audit(by, &format!("task.{verb}"), &task.id.to_string(), &detail).await
+        let detail = format!(
+            "{} {}",
+            task.topic,
+            task.key.as_ref().map_or("", TaskKey::as_str)
+        );
+        self.audit(by, &format!("task.{verb}"), &task.id.to_string(), &detail)
+            .await
     }
 
     /// Cancels a task.
@@ -344,7 +395,8 @@ impl Duetime {
     /// As [`Duetime::verb`].
     pub async fn cancel(&self, target: Target, reason: &str) -> Result<VerbDone, EngineError> {
         let reason = reason.to_owned();
-        self.verb(target, Event::Cancel { reason }, "embedder").await
+        self.verb(target, Event::Cancel { reason }, "embedder")
+            .await
     }
 
     /// Cancels the live task of a key; when there is none, a create within `tombstone_for` finds itself
@@ -360,7 +412,10 @@ impl Duetime {
         tombstone_for: DurationMs,
         by: &str,
     ) -> Result<Option<VerbDone>, EngineError> {
-        let shard = self.parts.router.shard_of(Slot::of_key(topic.as_str(), key.as_str()));
+        let shard = self
+            .parts
+            .router
+            .shard_of(Slot::of_key(topic.as_str(), key.as_str()));
         let cancel = CancelAhead {
             topic,
             key,
@@ -377,11 +432,18 @@ impl Duetime {
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub async fn list(&self, mut ask: PageAsk) -> Result<(Vec<TaskView>, Option<Position>), EngineError> {
+    pub async fn list(
+        &self,
+        mut ask: PageAsk,
+    ) -> Result<(Vec<TaskView>, Option<Position>), EngineError> {
         let shards = self.parts.router.shards().count().max(1);
         ask.scan_max = limits::PAGE_SCAN_MAX.div_ceil(shards);
         let (order, limit, ask) = (ask.order, ask.limit, Arc::new(ask));
-        let parts = self.parts.router.ask_all(|_| ListTasks(Arc::clone(&ask))).await?;
+        let parts = self
+            .parts
+            .router
+            .ask_all(|_| ListTasks(Arc::clone(&ask)))
+            .await?;
         Ok(merge(parts, order, limit))
     }
 
@@ -398,7 +460,9 @@ impl Duetime {
             self.accepting()?;
             // In line before the shards are asked, so that what comes due in between rings.
             let waiting = self.parts.desk.wait(&topics);
-            let leases = self.lease_now(&topics, ask.max, ask.lease, &ask.worker).await?;
+            let leases = self
+                .lease_now(&topics, ask.max, ask.lease, &ask.worker)
+                .await?;
             if !leases.is_empty() || tokio::time::Instant::now() >= until {
                 return Ok(leases);
             }
@@ -447,19 +511,36 @@ impl Duetime {
     ///
     /// # Errors
     /// When the token is not that of the running attempt.
-    pub async fn heartbeat(&self, task: TaskId, token: AttemptToken) -> Result<WallMs, EngineError> {
+    pub async fn heartbeat(
+        &self,
+        task: TaskId,
+        token: AttemptToken,
+    ) -> Result<WallMs, EngineError> {
         let shard = self.parts.router.shard_of(task.slot());
-        Ok(self.parts.router.ask(shard, KeepLease { task, token }).await??)
+        Ok(self
+            .parts
+            .router
+            .ask(shard, KeepLease { task, token })
+            .await??)
     }
 
     /// A worker's answer for its attempt: [`Event::Finished`] or [`Event::Snoozed`].
     ///
     /// # Errors
     /// When the token is not that of the running attempt; nothing has changed then.
-    pub async fn finish_attempt(&self, task: TaskId, event: Event, by: &str) -> Result<TaskView, EngineError> {
+    pub async fn finish_attempt(
+        &self,
+        task: TaskId,
+        event: Event,
+        by: &str,
+    ) -> Result<TaskView, EngineError> {
         let shard = self.parts.router.shard_of(task.slot());
         let by = by.to_owned();
-        Ok(self.parts.router.ask(shard, FinishAttempt { task, event, by }).await??)
+        Ok(self
+            .parts
+            .router
+            .ask(shard, FinishAttempt { task, event, by })
+            .await??)
     }
 
     // ---------------------------------------------------------------- re-sent requests
@@ -471,33 +552,55 @@ impl Duetime {
     pub async fn ask_resent(&self, key: u128, body: &[u8]) -> Result<Resent, EngineError> {
         let shard = self.parts.router.shard_of(Slot::of_hash(key as u64));
         let body = xxh3_128(body);
-        Ok(self.parts.router.ask(shard, AskResent { key, body }).await?)
+        Ok(self
+            .parts
+            .router
+            .ask(shard, AskResent { key, body })
+            .await?)
     }
 
     /// Keeps the answer of such a request.
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub async fn keep_answer(&self, key: u128, status: u16, body: Bytes) -> Result<(), EngineError> {
+    pub async fn keep_answer(
+        &self,
+        key: u128,
+        status: u16,
+        body: Bytes,
+    ) -> Result<(), EngineError> {
         let shard = self.parts.router.shard_of(Slot::of_hash(key as u64));
-        Ok(self.parts.router.ask(shard, KeepAnswer { key, status, body }).await?)
+        Ok(self
+            .parts
+            .router
+            .ask(shard, KeepAnswer { key, status, body })
+            .await?)
     }
 
     // ---------------------------------------------------------------- topics and audit
 
     async fn registry<M>(&self, message: M) -> Result<<M as RegistryMessage>::Done, EngineError>
     where
-        M: RegistryMessage + actix::Message<Result = Result<<M as RegistryMessage>::Done, RegistryError>>,
+        M: RegistryMessage
+            + actix::Message<Result = Result<<M as RegistryMessage>::Done, RegistryError>>,
         RegistryActor: actix::Handler<M>,
     {
-        let actor = self.parts.registry.read().clone().ok_or(RegistryError::Down)?;
+        let actor = self
+            .parts
+            .registry
+            .read()
+            .clone()
+            .ok_or(RegistryError::Down)?;
         let answer = actor.send(message).await.map_err(|_| RegistryError::Down)?;
         Ok(answer?)
     }
 
     /// Tells all shards the topics as they are now, and waits until they work by them.
     async fn tell_shards(&self, book: &Arc<TopicBook>) -> Result<(), EngineError> {
-        self.parts.router.ask_all(|_| SetBook(Arc::clone(book))).await?;
+        self.parts
+            .router
+            .ask_all(|_| SetBook(Arc::clone(book)))
+            .await?;
         Ok(())
     }
 
@@ -538,7 +641,12 @@ impl Duetime {
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub async fn pause_topic(&self, name: TopicName, clock: PauseClock, by: &str) -> Result<Arc<Topic>, EngineError> {
+    pub async fn pause_topic(
+        &self,
+        name: TopicName,
+        clock: PauseClock,
+        by: &str,
+    ) -> Result<Arc<Topic>, EngineError> {
         let pause = PauseTopic {
             name: name.clone(),
             clock,
@@ -566,7 +674,9 @@ impl Duetime {
     }
 
     async fn finish_thaw(&self, name: &TopicName, topic: &Topic) -> Result<(), EngineError> {
-        let Some(thaw) = topic.thawing else { return Ok(()) };
+        let Some(thaw) = topic.thawing else {
+            return Ok(());
+        };
         let question = |_| ThawTopic {
             topic: name.clone(),
             thaw,
@@ -584,7 +694,13 @@ impl Duetime {
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub async fn audit(&self, by: &str, action: &str, target: &str, detail: &str) -> Result<(), EngineError> {
+    pub async fn audit(
+        &self,
+        by: &str,
+        action: &str,
+        target: &str,
+        detail: &str,
+    ) -> Result<(), EngineError> {
         let line = AuditLine {
             at_ms: self.now().wall.0,
             by: by.to_owned(),
@@ -624,7 +740,10 @@ impl Duetime {
             tokio::time::sleep(DRAIN_LOOK).await;
         }
         let cut_off = self.drain(true).await;
-        tracing::info!(cut_off, "stopped: running attempts have ended or were handed back");
+        tracing::info!(
+            cut_off,
+            "stopped: running attempts have ended or were handed back"
+        );
         self.parts.watchdog.shutdown();
         for shard in self.parts.router.shards() {
             self.parts.router.leave(shard);

@@ -142,20 +142,28 @@ impl RegistryFiles {
         let mut book = TopicBook::default();
         for stored in self.topics.iter() {
             let (name, record) = stored.map_err(storage("read"))?;
-            let parsed = std::str::from_utf8(&name).ok().and_then(|text| TopicName::parse(text).ok());
-            let topic_name = parsed.ok_or_else(|| damaged(&name, "not a topic's name".to_owned()))?;
-            let record: TopicRecord =
-                serde_json::from_slice(&record).map_err(|error| damaged(&name, error.to_string()))?;
+            let parsed = std::str::from_utf8(&name)
+                .ok()
+                .and_then(|text| TopicName::parse(text).ok());
+            let topic_name =
+                parsed.ok_or_else(|| damaged(&name, "not a topic's name".to_owned()))?;
+            let record: TopicRecord = serde_json::from_slice(&record)
+                .map_err(|error| damaged(&name, error.to_string()))?;
             let settings = match record.body.as_str() {
                 "" => TopicSettings::default(),
-                body => wire::topic::settings(body.as_bytes(), &NO_LIMITS).map_err(|problem| damaged(&name, problem.detail))?,
+                body => wire::topic::settings(body.as_bytes(), &NO_LIMITS)
+                    .map_err(|problem| damaged(&name, problem.detail))?,
             };
             let topic = Topic {
                 settings,
                 body: record.body,
                 version: record.version,
                 pause: record.pause.map(|pause| TopicPause {
-                    clock: if pause.freeze { PauseClock::Freeze } else { PauseClock::Keep },
+                    clock: if pause.freeze {
+                        PauseClock::Freeze
+                    } else {
+                        PauseClock::Keep
+                    },
                     since: WallMs(pause.since_ms),
                     since_steady: SteadyMs(pause.since_steady_ms),
                 }),
@@ -186,7 +194,9 @@ impl RegistryFiles {
             doing: "write a topic to",
             why: error.to_string(),
         })?;
-        self.topics.insert(name.as_str(), bytes).map_err(storage("write to"))?;
+        self.topics
+            .insert(name.as_str(), bytes)
+            .map_err(storage("write to"))?;
         self.sync()
     }
 
@@ -197,9 +207,13 @@ impl RegistryFiles {
         })?;
         let last = self.audit.last().map_err(storage("read"))?;
         let number = last.map_or(0, |(key, _)| audit_number(&key) + 1);
-        self.audit.insert(number.to_be_bytes(), bytes).map_err(storage("write to"))?;
+        self.audit
+            .insert(number.to_be_bytes(), bytes)
+            .map_err(storage("write to"))?;
         if let Some(old) = number.checked_sub(AUDIT_LINES_MAX) {
-            self.audit.remove(old.to_be_bytes()).map_err(storage("write to"))?;
+            self.audit
+                .remove(old.to_be_bytes())
+                .map_err(storage("write to"))?;
         }
         self.sync()
     }
@@ -391,7 +405,10 @@ impl Handler<DeleteTopic> for RegistryActor {
             target: delete.name.as_str().to_owned(),
             detail: String::new(),
         })?;
-        self.files.topics.remove(delete.name.as_str()).map_err(storage("write to"))?;
+        self.files
+            .topics
+            .remove(delete.name.as_str())
+            .map_err(storage("write to"))?;
         self.files.sync()?;
         let next = Arc::new(book.without(&delete.name));
         *self.book.write() = Arc::clone(&next);
@@ -445,9 +462,14 @@ impl Handler<EndThaw> for RegistryActor {
         if thawing.is_none_or(|thaw| thaw.number != end.number) {
             return Ok(self.book.read().clone());
         }
-        self.change(end.name, "registry".to_owned(), "topic.thawed", |topic, _| {
-            topic.thawing = None;
-        })
+        self.change(
+            end.name,
+            "registry".to_owned(),
+            "topic.thawed",
+            |topic, _| {
+                topic.thawing = None;
+            },
+        )
     }
 }
 

@@ -55,7 +55,12 @@ impl Duetime {
     /// When a shard gives no answer.
     pub async fn topic_counts(&self) -> Result<BTreeMap<TopicName, TopicCounts>, EngineError> {
         let mut topics: BTreeMap<TopicName, TopicCounts> = BTreeMap::new();
-        for (name, counts) in self.counts().await?.into_iter().flat_map(|shard| shard.topics) {
+        for (name, counts) in self
+            .counts()
+            .await?
+            .into_iter()
+            .flat_map(|shard| shard.topics)
+        {
             let sum = topics.entry(name).or_default();
             for (sum, more) in sum.states.iter_mut().zip(counts.states) {
                 *sum += more;

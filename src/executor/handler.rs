@@ -129,7 +129,10 @@ impl Handlers {
         let Some(handler) = self.by_name.get(&task.handler).cloned() else {
             return owed.settle(Outcome::Failed(Failure {
                 code: "no_handler".to_owned(),
-                message: format!("no handler named {:?} is registered in this process", task.handler),
+                message: format!(
+                    "no handler named {:?} is registered in this process",
+                    task.handler
+                ),
                 retryable: true,
                 retry_after: None,
             }));
@@ -150,7 +153,10 @@ impl Handlers {
                 () = tokio::time::sleep(time_left) => Outcome::TimedOut,
             };
             soft.cancel();
-            if tokio::time::timeout(grace.to_std(), &mut running).await.is_err() {
+            if tokio::time::timeout(grace.to_std(), &mut running)
+                .await
+                .is_err()
+            {
                 running.abort();
             }
             owed.settle(cut_off);
@@ -170,7 +176,9 @@ fn outcome_of(ended: Result<HandlerResult, JoinError>) -> Outcome {
     match ended {
         Ok(Ok(result)) => {
             let text = result.map(|json| json.to_string());
-            let result_dropped = text.as_ref().is_some_and(|text| text.len() > limits::RESULT_BYTES_MAX);
+            let result_dropped = text
+                .as_ref()
+                .is_some_and(|text| text.len() > limits::RESULT_BYTES_MAX);
             Outcome::Succeeded {
                 result: text.filter(|_| !result_dropped).map(Bytes::from),
                 result_dropped,

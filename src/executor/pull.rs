@@ -39,7 +39,10 @@ impl PullDesk {
         let bell = Arc::new(Bell::default());
         let mut lines = self.lines.lock();
         for topic in topics.iter() {
-            lines.entry(topic.clone()).or_default().push_back(Arc::clone(&bell));
+            lines
+                .entry(topic.clone())
+                .or_default()
+                .push_back(Arc::clone(&bell));
         }
         drop(lines);
         Waiting {
@@ -52,7 +55,9 @@ impl PullDesk {
     /// Rings up to `count` bells of a topic, those first who have waited longest.
     pub fn wake(&self, topic: &TopicName, count: usize) {
         let mut lines = self.lines.lock();
-        let Some(line) = lines.get_mut(topic) else { return };
+        let Some(line) = lines.get_mut(topic) else {
+            return;
+        };
         let mut left = count;
         while left > 0
             && let Some(bell) = line.pop_front()
@@ -113,7 +118,10 @@ mod tests {
     use super::*;
 
     fn topics(names: &[&str]) -> Arc<[TopicName]> {
-        names.iter().map(|name| TopicName::parse(name).expect("a name")).collect()
+        names
+            .iter()
+            .map(|name| TopicName::parse(name).expect("a name"))
+            .collect()
     }
 
     #[test]

@@ -52,7 +52,11 @@ impl Answer {
     /// The response.
     pub fn respond(self) -> HttpResponse {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let kind = if self.status >= 400 { "application/problem+json" } else { "application/json" };
+        let kind = if self.status >= 400 {
+            "application/problem+json"
+        } else {
+            "application/json"
+        };
         let mut response = HttpResponseBuilder::new(status);
         response.insert_header((CONTENT_TYPE, HeaderValue::from_static(kind)));
         if let Some(location) = self.location {
@@ -62,7 +66,10 @@ impl Answer {
             response.insert_header((RETRY_AFTER, seconds.to_string()));
         }
         if self.replayed {
-            response.insert_header((HeaderName::from_static("idempotency-replayed"), HeaderValue::from_static("true")));
+            response.insert_header((
+                HeaderName::from_static("idempotency-replayed"),
+                HeaderValue::from_static("true"),
+            ));
         }
         response.body(self.body)
     }
@@ -86,7 +93,9 @@ impl From<Problem> for Answer {
 pub fn problem_of(error: &EngineError) -> Problem {
     let says = |code| Problem::new(code, error.to_string());
     match error {
-        EngineError::NoAnswer(NoAnswer::Overloaded(_)) => says(Code::Overloaded).retry_after_s(RETRY_SOON_S),
+        EngineError::NoAnswer(NoAnswer::Overloaded(_)) => {
+            says(Code::Overloaded).retry_after_s(RETRY_SOON_S)
+        }
         EngineError::NoAnswer(NoAnswer::Down(_) | NoAnswer::Unknown(_)) => {
             says(Code::ShardUnavailable).retry_after_s(RETRY_SOON_S)
         }
@@ -96,11 +105,18 @@ pub fn problem_of(error: &EngineError) -> Problem {
         EngineError::TooManyTopics | EngineError::Registry(RegistryError::TooManyTopics) => {
             Problem::of_field("/topic", "too_many_topics", error.to_string())
         }
-        EngineError::Registry(RegistryError::UnknownTopic(_)) | EngineError::UnknownShard(_) => says(Code::NotFound),
-        EngineError::Registry(RegistryError::Down) => says(Code::ShardUnavailable).retry_after_s(RETRY_SOON_S),
+        EngineError::Registry(RegistryError::UnknownTopic(_)) | EngineError::UnknownShard(_) => {
+            says(Code::NotFound)
+        }
+        EngineError::Registry(RegistryError::Down) => {
+            says(Code::ShardUnavailable).retry_after_s(RETRY_SOON_S)
+        }
         EngineError::Registry(RegistryError::Storage { .. }) => {
             tracing::error!(%error, "registry");
-            Problem::new(Code::Internal, "the registry could not be written; see the service's log")
+            Problem::new(
+                Code::Internal,
+                "the registry could not be written; see the service's log",
+            )
         }
     }
 }
@@ -111,7 +127,9 @@ pub fn refusal(refused: &VerbRefused) -> Problem {
     match refused {
         VerbRefused::NotFound => says(Code::NotFound),
         VerbRefused::Exists(id) => says(Code::Exists).id(*id),
-        VerbRefused::Refused(Refusal::IllegalState { state, .. }) => says(Code::IllegalState).state(*state),
+        VerbRefused::Refused(Refusal::IllegalState { state, .. }) => {
+            says(Code::IllegalState).state(*state)
+        }
         VerbRefused::Refused(Refusal::StaleToken { .. }) => says(Code::StaleToken),
     }
 }

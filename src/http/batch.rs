@@ -26,10 +26,17 @@ enum Detail {
 }
 
 fn detail(req: &HttpRequest) -> Result<Detail, Problem> {
-    match query(req, &["return"])?.first().map(|(_, value)| value.as_str()) {
+    match query(req, &["return"])?
+        .first()
+        .map(|(_, value)| value.as_str())
+    {
         None | Some("task") => Ok(Detail::Whole),
         Some("ids") => Ok(Detail::Ids),
-        Some(_) => Err(Problem::of_field("/return", "unknown_word", "must be `ids` or `task`, or left out")),
+        Some(_) => Err(Problem::of_field(
+            "/return",
+            "unknown_word",
+            "must be `ids` or `task`, or left out",
+        )),
     }
 }
 
@@ -53,7 +60,10 @@ pub async fn create_many(req: HttpRequest, payload: Payload, api: Data<Api>) -> 
             Kind::Json => wire::batch::creates(&body, &limits)?,
             Kind::Ndjson => wire::batch::creates_by_line(&body, &limits)?,
         };
-        let ops = items.into_iter().map(|item| item.map(|new| BatchOp::Create(Box::new(new)))).collect();
+        let ops = items
+            .into_iter()
+            .map(|item| item.map(|new| BatchOp::Create(Box::new(new))))
+            .collect();
         apply(&req, &api, &body, ops, detail).await
     })
     .await
@@ -117,7 +127,10 @@ async fn apply(
                 None => settled(done.next()),
             })
             .collect();
-        let items = results.iter().map(|result| item_of(result, detail)).collect();
+        let items = results
+            .iter()
+            .map(|result| item_of(result, detail))
+            .collect();
         Ok(Answer::json(200, &BatchOut { items }))
     })
     .await
@@ -127,11 +140,16 @@ async fn apply(
 fn settled(done: Option<Result<OpDone, EngineError>>) -> Result<OpDone, Problem> {
     match done {
         Some(Ok(OpDone::Created(Created::Exists(id)))) => Err(refusal(&VerbRefused::Exists(id))),
-        Some(Ok(OpDone::Created(Created::Refused(refused)))) => Err(refusal(&VerbRefused::Refused(refused))),
+        Some(Ok(OpDone::Created(Created::Refused(refused)))) => {
+            Err(refusal(&VerbRefused::Refused(refused)))
+        }
         Some(Ok(OpDone::Verb(Err(refused)))) => Err(refusal(&refused)),
         Some(Ok(done)) => Ok(done),
         Some(Err(error)) => Err(problem_of(&error)),
-        None => Err(Problem::new(Code::Internal, "the batch gave fewer results than operations")),
+        None => Err(Problem::new(
+            Code::Internal,
+            "the batch gave fewer results than operations",
+        )),
     }
 }
 
@@ -139,7 +157,9 @@ fn item_of(result: &Result<OpDone, Problem>, detail: Detail) -> ItemOut<'_> {
     let (status, view, is_create) = match result {
         Err(problem) => return ItemOut::error(problem),
         Ok(OpDone::Created(Created::New(view))) => (201, &**view, true),
-        Ok(OpDone::Created(Created::Existing(view) | Created::Cancelled(view))) => (200, &**view, true),
+        Ok(OpDone::Created(Created::Existing(view) | Created::Cancelled(view))) => {
+            (200, &**view, true)
+        }
         Ok(OpDone::Verb(Ok(done))) => (if done.stopping { 202 } else { 200 }, &done.view, false),
         // `settled` made problems of these.
         Ok(OpDone::Created(Created::Exists(_) | Created::Refused(_)) | OpDone::Verb(Err(_))) => {

@@ -24,8 +24,18 @@ pub enum Kind {
 ///
 /// # Errors
 /// 413, 408, or 400 when it breaks off.
-pub async fn read(req: &HttpRequest, mut payload: Payload, max: usize, time: Duration) -> Result<Bytes, Problem> {
-    let too_large = || Problem::new(Code::TooLarge, format!("the body is larger than {max} bytes"));
+pub async fn read(
+    req: &HttpRequest,
+    mut payload: Payload,
+    max: usize,
+    time: Duration,
+) -> Result<Bytes, Problem> {
+    let too_large = || {
+        Problem::new(
+            Code::TooLarge,
+            format!("the body is larger than {max} bytes"),
+        )
+    };
     let announced = header(req, &CONTENT_LENGTH).and_then(|text| text.parse::<usize>().ok());
     if announced.is_some_and(|length| length > max) {
         return Err(too_large());
@@ -33,7 +43,9 @@ pub async fn read(req: &HttpRequest, mut payload: Payload, max: usize, time: Dur
     let reading = async {
         let mut body = BytesMut::with_capacity(announced.unwrap_or(0).min(max));
         while let Some(chunk) = payload.next().await {
-            let chunk = chunk.map_err(|error| Problem::new(Code::Malformed, format!("the body broke off: {error}")))?;
+            let chunk = chunk.map_err(|error| {
+                Problem::new(Code::Malformed, format!("the body broke off: {error}"))
+            })?;
             if body.len() + chunk.len() > max {
                 return Err(too_large());
             }
@@ -41,10 +53,15 @@ pub async fn read(req: &HttpRequest, mut payload: Payload, max: usize, time: Dur
         }
         Ok(body.freeze())
     };
-    tokio::time::timeout(time, reading).await.unwrap_or_else(|_| {
-        let seconds = time.as_secs_f32();
-        Err(Problem::new(Code::RequestTimeout, format!("the body did not arrive within {seconds} s")))
-    })
+    tokio::time::timeout(time, reading)
+        .await
+        .unwrap_or_else(|_| {
+            let seconds = time.as_secs_f32();
+            Err(Problem::new(
+                Code::RequestTimeout,
+                format!("the body did not arrive within {seconds} s"),
+            ))
+        })
 }
 
 /// What kind of body it says it is; nothing at all is fine without a body.
@@ -59,12 +76,18 @@ pub fn kind(req: &HttpRequest, body: &[u8]) -> Result<Kind, Problem> {
         let detail = "the body has no content-type; send it as `content-type: application/json`";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     };
-    let essence = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let essence = said
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
     match essence.as_str() {
         "application/json" => Ok(Kind::Json),
         "application/x-ndjson" => Ok(Kind::Ndjson),
         _ => {
-            let detail = format!("`{essence}` is not taken here; send `content-type: application/json`");
+            let detail =
+                format!("`{essence}` is not taken here; send `content-type: application/json`");
             Err(Problem::new(Code::UnsupportedMediaType, detail))
         }
     }
@@ -83,11 +106,17 @@ pub fn idempotency_key(req: &HttpRequest) -> Result<Option<String>, Problem> {
         Ok(text) if !text.is_empty() && text.chars().count() <= max => Ok(Some(text.to_owned())),
         _ => {
             let detail = format!("must be 1 to {max} visible ASCII characters");
-            Err(Problem::of_field("/Idempotency-Key", "invalid_header", detail))
+            Err(Problem::of_field(
+                "/Idempotency-Key",
+                "invalid_header",
+                detail,
+            ))
         }
     }
 }
 
 fn header<'a>(req: &'a HttpRequest, name: &HeaderName) -> Option<&'a str> {
-    req.headers().get(name).and_then(|value| value.to_str().ok())
+    req.headers()
+        .get(name)
+        .and_then(|value| value.to_str().ok())
 }

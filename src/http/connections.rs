@@ -63,7 +63,11 @@ impl Connections {
             return;
         };
         // A second descriptor of the same socket: to shut it down from outside, nothing else.
-        let Ok(socket) = stream.as_fd().try_clone_to_owned().map(|fd: OwnedFd| TcpStream::from(fd)) else {
+        let Ok(socket) = stream
+            .as_fd()
+            .try_clone_to_owned()
+            .map(|fd: OwnedFd| TcpStream::from(fd))
+        else {
             return;
         };
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -93,7 +97,10 @@ impl Connections {
             .open
             .lock()
             .values()
-            .filter(|mark| mark.requests.load(Ordering::Acquire) == 0 && mark.idle_since.lock().elapsed() > limit)
+            .filter(|mark| {
+                mark.requests.load(Ordering::Acquire) == 0
+                    && mark.idle_since.lock().elapsed() > limit
+            })
             .cloned()
             .collect();
         for mark in &idle {

@@ -56,7 +56,10 @@ impl MessageBody for InUse {
         self.body.size()
     }
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+    fn poll_next(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
         self.get_mut().body.as_pin_mut().poll_next(cx)
     }
 }
@@ -98,7 +101,14 @@ pub async fn around(
         // What actix-web itself refuses: a path or a head that it can't read.
         Ok(Err(error)) => {
             let is_ours = error.as_response_error().status_code().is_server_error();
-            Problem::new(if is_ours { Code::Internal } else { Code::Malformed }, error.to_string())
+            Problem::new(
+                if is_ours {
+                    Code::Internal
+                } else {
+                    Code::Malformed
+                },
+                error.to_string(),
+            )
         }
         Err(_) => {
             // The panic itself is in the log, by the process's hook.
@@ -122,6 +132,10 @@ pub async fn no_route(req: actix_web::HttpRequest) -> HttpResponse {
 
 /// For a path that does not take the method.
 pub async fn no_method(req: actix_web::HttpRequest) -> HttpResponse {
-    let detail = format!("{} does not take {}; see /docs for what it takes", req.path(), req.method());
+    let detail = format!(
+        "{} does not take {}; see /docs for what it takes",
+        req.path(),
+        req.method()
+    );
     Answer::from(Problem::new(Code::MethodNotAllowed, detail)).respond()
 }

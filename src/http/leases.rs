@@ -36,8 +36,14 @@ pub async fn lease(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpRe
         };
         let engine = api.engine.clone();
         once(&api, &req, &body, move |_| async move {
-            let leases = engine.lease(ask).await.map_err(|error| problem_of(&error))?;
-            let items = leases.iter().map(|lease| LeasedOut::new(&lease.view, lease.expires_at)).collect();
+            let leases = engine
+                .lease(ask)
+                .await
+                .map_err(|error| problem_of(&error))?;
+            let items = leases
+                .iter()
+                .map(|lease| LeasedOut::new(&lease.view, lease.expires_at))
+                .collect();
             Ok(Answer::json(200, &LeasesOut { items }))
         })
         .await
@@ -45,7 +51,13 @@ pub async fn lease(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpRe
     .await
 }
 
-async fn answer(req: HttpRequest, payload: Payload, api: Data<Api>, id: Path<String>, verb: LeaseVerb) -> HttpResponse {
+async fn answer(
+    req: HttpRequest,
+    payload: Payload,
+    api: Data<Api>,
+    id: Path<String>,
+    verb: LeaseVerb,
+) -> HttpResponse {
     respond(async {
         query(&req, &[])?;
         let task = task_id(&id)?;
@@ -77,7 +89,10 @@ async fn answer(req: HttpRequest, payload: Payload, api: Data<Api>, id: Path<Str
                 Says::Snooze { delay } => Event::Snoozed { token, delay },
             };
             let view = engine.finish_attempt(task, event, "worker").await;
-            Ok(Answer::json(200, &SlimOut::from(&view.map_err(|error| problem_of(&error))?.task)))
+            Ok(Answer::json(
+                200,
+                &SlimOut::from(&view.map_err(|error| problem_of(&error))?.task),
+            ))
         })
         .await
     })
@@ -91,7 +106,10 @@ fn kept(renewed: Result<crate::clock::WallMs, EngineError>) -> Result<Answer, Pr
             expires_at: Some(Time(expires_at)),
             cancelled: false,
         },
-        Err(EngineError::Refused(VerbRefused::Refused(Refusal::StaleToken { cancelled: true, .. }))) => HeartbeatOut {
+        Err(EngineError::Refused(VerbRefused::Refused(Refusal::StaleToken {
+            cancelled: true,
+            ..
+        }))) => HeartbeatOut {
             expires_at: None,
             cancelled: true,
         },

@@ -77,7 +77,10 @@ pub struct Api {
 ///     .await
 /// # }
 /// ```
-pub fn configure(engine: Duetime, options: HttpOptions) -> impl FnOnce(&mut ServiceConfig) + Clone + Send + 'static {
+pub fn configure(
+    engine: Duetime,
+    options: HttpOptions,
+) -> impl FnOnce(&mut ServiceConfig) + Clone + Send + 'static {
     let api = Data::from(Arc::new(Api {
         engine,
         body_timeout: options.body_timeout.to_std(),
@@ -100,7 +103,11 @@ fn at(path: &str) -> Resource {
 /// Every route. Fixed paths come before those with a name in their place.
 fn routes(config: &mut ServiceConfig) {
     config
-        .service(at("/v1/tasks").route(web::get().to(tasks::list)).route(web::post().to(tasks::create)))
+        .service(
+            at("/v1/tasks")
+                .route(web::get().to(tasks::list))
+                .route(web::post().to(tasks::create)),
+        )
         .service(at("/v1/tasks/batch").route(web::post().to(batch::create_many)))
         .service(at("/v1/batch").route(web::post().to(batch::run)))
         .service(at("/v1/tasks/{id}").route(web::get().to(tasks::get)))
@@ -155,11 +162,22 @@ fn query(req: &HttpRequest, known: &[&str]) -> Result<Vec<(String, String)>, Pro
     let pairs: Vec<(String, String)> = url::form_urlencoded::parse(req.query_string().as_bytes())
         .into_owned()
         .collect();
-    match pairs.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+    match pairs
+        .iter()
+        .find(|(name, _)| !known.contains(&name.as_str()))
+    {
         Some((name, _)) => {
-            let taken = if known.is_empty() { "none is".to_owned() } else { known.join(", ") };
+            let taken = if known.is_empty() {
+                "none is".to_owned()
+            } else {
+                known.join(", ")
+            };
             let detail = format!("is not a parameter here; taken: {taken}");
-            Err(Problem::of_field(format!("/{name}"), "unknown_parameter", detail))
+            Err(Problem::of_field(
+                format!("/{name}"),
+                "unknown_parameter",
+                detail,
+            ))
         }
         None => Ok(pairs),
     }

@@ -50,7 +50,9 @@ pub fn page(config: &mut ServiceConfig) {
 
     let to_page = actix_web::web::redirect("/docs", "/docs/");
     config.service(to_page);
-    config.service(SwaggerUi::new("/docs/{_:.*}").config(utoipa_swagger_ui::Config::new(["/openapi.json"])));
+    config.service(
+        SwaggerUi::new("/docs/{_:.*}").config(utoipa_swagger_ui::Config::new(["/openapi.json"])),
+    );
 }
 
 /// Built without the page.

@@ -23,7 +23,8 @@ use crate::wire::problem::{Code, Problem};
 #[utoipa::path(get, path = "/livez", tag = "operate", responses((status = 200, description = "the process serves", body = Object)))]
 pub async fn livez(api: Data<Api>) -> HttpResponse {
     let up = duration::format(api.engine.up_for());
-    HttpResponse::Ok().json(json!({"status": "ok", "up_for": up, "version": env!("CARGO_PKG_VERSION")}))
+    HttpResponse::Ok()
+        .json(json!({"status": "ok", "up_for": up, "version": env!("CARGO_PKG_VERSION")}))
 }
 
 /// The service can be used: every part is up and the watchdog watches.
@@ -32,7 +33,11 @@ pub async fn livez(api: Data<Api>) -> HttpResponse {
     (status = 503, description = "some part is not; says which", body = Object)))]
 pub async fn readyz(api: Data<Api>) -> HttpResponse {
     let readiness = api.engine.readiness();
-    let status = if readiness.is_ready() { "ready" } else { "not_ready" };
+    let status = if readiness.is_ready() {
+        "ready"
+    } else {
+        "not_ready"
+    };
     let body = json!({"status": status, "problems": readiness.problems});
     if readiness.is_ready() {
         HttpResponse::Ok().json(body)
@@ -48,7 +53,11 @@ pub async fn readyz(api: Data<Api>) -> HttpResponse {
 pub async fn stats(req: HttpRequest, api: Data<Api>) -> HttpResponse {
     respond(async {
         query(&req, &[])?;
-        let topics = api.engine.topic_counts().await.map_err(|error| problem_of(&error))?;
+        let topics = api
+            .engine
+            .topic_counts()
+            .await
+            .map_err(|error| problem_of(&error))?;
         let mut totals = TopicCounts::default();
         let mut rows = Vec::with_capacity(topics.len());
         for (name, counts) in &topics {
@@ -58,8 +67,14 @@ pub async fn stats(req: HttpRequest, api: Data<Api>) -> HttpResponse {
             add(&mut totals, counts);
         }
         let mut totals = counts_of(&totals);
-        totals.insert("waiting_workers".to_owned(), json!(api.engine.waiting_workers()));
-        Ok(Answer::json(200, &json!({"topics": rows, "totals": totals})))
+        totals.insert(
+            "waiting_workers".to_owned(),
+            json!(api.engine.waiting_workers()),
+        );
+        Ok(Answer::json(
+            200,
+            &json!({"topics": rows, "totals": totals}),
+        ))
     })
     .await
 }
@@ -143,8 +158,13 @@ pub async fn restart_shard(api: Data<Api>, shard: Path<String>) -> HttpResponse 
         let number: u16 = shard.parse().map_err(|_| unknown())?;
         let audited = api.engine.audit(BY, "shard.restart", &shard, "").await;
         audited.map_err(|error| problem_of(&error))?;
-        api.engine.restart_shard(ShardId(number)).map_err(|_| unknown())?;
-        Ok(Answer::json(202, &json!({"shard": number, "state": "restarting"})))
+        api.engine
+            .restart_shard(ShardId(number))
+            .map_err(|_| unknown())?;
+        Ok(Answer::json(
+            202,
+            &json!({"shard": number, "state": "restarting"}),
+        ))
     })
     .await
 }
@@ -189,55 +209,114 @@ pub async fn preview_retry(req: HttpRequest, payload: Payload, api: Data<Api>) -
 pub async fn metrics(api: Data<Api>) -> HttpResponse {
     let mut text = Metrics::default();
     let up_ms = api.engine.up_for().0;
-    text.gauge("up_seconds", "Time since the start.", &[("", up_ms as f64 / 1000.0)]);
+    text.gauge(
+        "up_seconds",
+        "Time since the start.",
+        &[("", up_ms as f64 / 1000.0)],
+    );
     if let Ok(topics) = api.engine.topic_counts().await {
         let mut sum = TopicCounts::default();
         topics.values().for_each(|counts| add(&mut sum, counts));
         let by_state: Vec<(String, f64)> = State::ALL
             .iter()
-            .map(|state| (format!("state=\"{}\"", state.name()), sum.states[state.index()] as f64))
+            .map(|state| {
+                (
+                    format!("state=\"{}\"", state.name()),
+                    sum.states[state.index()] as f64,
+                )
+            })
             .collect();
         text.gauge("tasks", "Tasks by state.", &borrowed(&by_state));
-        text.counter("tasks_created", "Tasks created since the start.", &[("", sum.totals.created)]);
-        text.counter("attempts_started", "Attempts started since the start.", &[("", sum.totals.started)]);
+        text.counter(
+            "tasks_created",
+            "Tasks created since the start.",
+            &[("", sum.totals.created)],
+        );
+        text.counter(
+            "attempts_started",
+            "Attempts started since the start.",
+            &[("", sum.totals.started)],
+        );
         let ended = [
             ("state=\"succeeded\"", sum.totals.succeeded),
             ("state=\"dead\"", sum.totals.dead),
             ("state=\"cancelled\"", sum.totals.cancelled),
         ];
-        text.counter("tasks_ended", "Tasks ended since the start, by final state.", &ended);
+        text.counter(
+            "tasks_ended",
+            "Tasks ended since the start, by final state.",
+            &ended,
+        );
         let lateness: Vec<(String, f64)> = [(0.5, "0.5"), (0.99, "0.99"), (1.0, "1")]
             .iter()
-            .filter_map(|(q, label)| Some((format!("quantile=\"{label}\""), sum.lateness.quantile(*q)? as f64)))
+            .filter_map(|(q, label)| {
+                Some((
+                    format!("quantile=\"{label}\""),
+                    sum.lateness.quantile(*q)? as f64,
+                ))
+            })
             .collect();
-        text.gauge("lateness_ms", "How late attempts started.", &borrowed(&lateness));
+        text.gauge(
+            "lateness_ms",
+            "How late attempts started.",
+            &borrowed(&lateness),
+        );
     }
     let children = api.engine.children();
     let running: Vec<(String, f64)> = children
         .iter()
-        .map(|child| (format!("name=\"{}\"", child.name), f64::from(u8::from(child.is_running()))))
+        .map(|child| {
+            (
+                format!("name=\"{}\"", child.name),
+                f64::from(u8::from(child.is_running())),
+            )
+        })
         .collect();
-    text.gauge("part_running", "Supervised parts: 1 if running.", &borrowed(&running));
+    text.gauge(
+        "part_running",
+        "Supervised parts: 1 if running.",
+        &borrowed(&running),
+    );
     let restarts: Vec<(String, u64)> = children
         .iter()
         .map(|child| (format!("name=\"{}\"", child.name), child.restarts))
         .collect();
-    let restarts: Vec<(&str, u64)> = restarts.iter().map(|(labels, n)| (labels.as_str(), *n)).collect();
+    let restarts: Vec<(&str, u64)> = restarts
+        .iter()
+        .map(|(labels, n)| (labels.as_str(), *n))
+        .collect();
     text.counter("part_restarts", "Restarts of supervised parts.", &restarts);
     let answers: Vec<(String, u64)> = (2..=5)
         .map(|class| (format!("status=\"{class}xx\""), api.answers.of_class(class)))
         .collect();
-    let answers: Vec<(&str, u64)> = answers.iter().map(|(labels, n)| (labels.as_str(), *n)).collect();
-    text.counter("http_answers", "HTTP answers, by class of status.", &answers);
-    text.counter("http_panics", "Requests whose handler panicked.", &[("", api.answers.panics())]);
-    text.gauge("waiting_workers", "Workers that wait for tasks.", &[("", api.engine.waiting_workers() as f64)]);
+    let answers: Vec<(&str, u64)> = answers
+        .iter()
+        .map(|(labels, n)| (labels.as_str(), *n))
+        .collect();
+    text.counter(
+        "http_answers",
+        "HTTP answers, by class of status.",
+        &answers,
+    );
+    text.counter(
+        "http_panics",
+        "Requests whose handler panicked.",
+        &[("", api.answers.panics())],
+    );
+    text.gauge(
+        "waiting_workers",
+        "Workers that wait for tasks.",
+        &[("", api.engine.waiting_workers() as f64)],
+    );
     HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"))
         .body(text.0)
 }
 
 fn borrowed(rows: &[(String, f64)]) -> Vec<(&str, f64)> {
-    rows.iter().map(|(labels, value)| (labels.as_str(), *value)).collect()
+    rows.iter()
+        .map(|(labels, value)| (labels.as_str(), *value))
+        .collect()
 }
 
 /// Prometheus' text form, line by line.
@@ -245,9 +324,18 @@ fn borrowed(rows: &[(String, f64)]) -> Vec<(&str, f64)> {
 struct Metrics(String);
 
 impl Metrics {
-    fn family<T: std::fmt::Display>(&mut self, name: &str, kind: &str, help: &str, rows: &[(&str, T)]) {
+    fn family<T: std::fmt::Display>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        rows: &[(&str, T)],
+    ) {
         // Writing into a String never fails.
-        let _ = writeln!(self.0, "# HELP duetime_{name} {help}\n# TYPE duetime_{name} {kind}");
+        let _ = writeln!(
+            self.0,
+            "# HELP duetime_{name} {help}\n# TYPE duetime_{name} {kind}"
+        );
         for (labels, value) in rows {
             let _ = match *labels {
                 "" => writeln!(self.0, "duetime_{name} {value}"),

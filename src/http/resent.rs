@@ -22,7 +22,12 @@ use crate::wire::problem::{Code, Problem};
 ///
 /// # Errors
 /// 422 for a key that came with another request, 409 while the first is being worked on.
-pub async fn once<W, F>(api: &Data<Api>, req: &HttpRequest, body: &Bytes, work: W) -> Result<Answer, Problem>
+pub async fn once<W, F>(
+    api: &Data<Api>,
+    req: &HttpRequest,
+    body: &Bytes,
+    work: W,
+) -> Result<Answer, Problem>
 where
     W: FnOnce(Option<Origin>) -> F + 'static,
     F: Future<Output = Result<Answer, Problem>> + 'static,
@@ -34,7 +39,12 @@ where
     let mut request = format!("{} {}\n", req.method(), req.uri()).into_bytes();
     request.extend_from_slice(body);
     let api = Arc::clone(api);
-    let origin = match api.engine.ask_resent(key, &request).await.map_err(|error| problem_of(&error))? {
+    let origin = match api
+        .engine
+        .ask_resent(key, &request)
+        .await
+        .map_err(|error| problem_of(&error))?
+    {
         Resent::Do { first_at } => Origin { key, first_at },
         Resent::Answered { status, body } => return Ok(again(status, body)),
         Resent::Mismatch => {
@@ -48,7 +58,10 @@ where
     };
     apart(async move {
         let answer = work(Some(origin)).await.unwrap_or_else(Answer::from);
-        let kept = api.engine.keep_answer(key, answer.status, answer.body.clone()).await;
+        let kept = api
+            .engine
+            .keep_answer(key, answer.status, answer.body.clone())
+            .await;
         if let Err(error) = kept {
             // The work is done; a re-send will find it by its ids.
             tracing::warn!(%error, "the answer for an Idempotency-Key was not kept");
@@ -73,7 +86,10 @@ async fn apart<F>(work: F) -> Result<Answer, Problem>
 where
     F: Future<Output = Result<Answer, Problem>> + 'static,
 {
-    actix_web::rt::spawn(work)
-        .await
-        .unwrap_or_else(|_| Err(Problem::new(Code::Internal, "a defect of the service; it is in its log")))
+    actix_web::rt::spawn(work).await.unwrap_or_else(|_| {
+        Err(Problem::new(
+            Code::Internal,
+            "a defect of the service; it is in its log",
+        ))
+    })
 }

@@ -111,7 +111,10 @@ async fn watch(connections: Arc<Connections>, idle: Duration) {
         tokio::time::sleep(LOOK_EVERY).await;
         let shut = connections.shut_idle(limit);
         if shut > 0 {
-            tracing::debug!(shut, "connections closed with half a request or none on them");
+            tracing::debug!(
+                shut,
+                "connections closed with half a request or none on them"
+            );
         }
     }
 }

@@ -27,15 +27,20 @@ impl Api {
     }
 
     async fn find(&self, target: Target) -> Result<TaskView, Problem> {
-        let found = self.engine.get(target).await.map_err(|error| problem_of(&error))?;
+        let found = self
+            .engine
+            .get(target)
+            .await
+            .map_err(|error| problem_of(&error))?;
         found.ok_or_else(|| refusal(&VerbRefused::NotFound))
     }
 }
 
 /// The id in a path. What is no id names no task.
 pub(super) fn task_id(id: &str) -> Result<TaskId, Problem> {
-    id.parse()
-        .map_err(|error: NotATaskId| Problem::new(Code::NotFound, format!("there is no task {id:?}: {error}")))
+    id.parse().map_err(|error: NotATaskId| {
+        Problem::new(Code::NotFound, format!("there is no task {id:?}: {error}"))
+    })
 }
 
 /// The task that an id in a path names.
@@ -45,7 +50,9 @@ pub(super) fn target_of_id(id: &str) -> Result<Target, Problem> {
 
 /// The task that topic and key in a path name.
 pub(super) fn target_of_key(topic: &str, key: &str) -> Result<Target, Problem> {
-    let wrong = |what: &str, error| Problem::of_field(format!("/{what}"), "invalid_name", format!("{error}"));
+    let wrong = |what: &str, error| {
+        Problem::of_field(format!("/{what}"), "invalid_name", format!("{error}"))
+    };
     let topic = TopicName::parse(topic).map_err(|error| wrong("topic", error))?;
     let key = TaskKey::parse(key).map_err(|error| wrong("key", error))?;
     Ok(Target::Key(topic, key))
@@ -62,7 +69,9 @@ pub(super) fn answer_created(created: &Created) -> Result<Answer, Problem> {
                 ..answer
             })
         }
-        Created::Existing(view) | Created::Cancelled(view) => Ok(Answer::json(200, &TaskOut::from(&**view))),
+        Created::Existing(view) | Created::Cancelled(view) => {
+            Ok(Answer::json(200, &TaskOut::from(&**view)))
+        }
         Created::Exists(id) => Err(refusal(&VerbRefused::Exists(*id))),
         Created::Refused(refused) => Err(refusal(&VerbRefused::Refused(refused.clone()))),
     }
@@ -112,7 +121,11 @@ pub async fn get(req: HttpRequest, api: Data<Api>, id: Path<String>) -> HttpResp
     params(("topic" = String, Path, description = "the topic"), ("key" = String, Path, description = "the key")), responses(
     (status = 200, description = "the task", body = TaskOut),
     (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
-pub async fn get_by_key(req: HttpRequest, api: Data<Api>, names: Path<(String, String)>) -> HttpResponse {
+pub async fn get_by_key(
+    req: HttpRequest,
+    api: Data<Api>,
+    names: Path<(String, String)>,
+) -> HttpResponse {
     respond(async {
         query(&req, &[])?;
         let (topic, key) = names.into_inner();
@@ -162,7 +175,11 @@ pub async fn list(req: HttpRequest, api: Data<Api>) -> HttpResponse {
             limit: asked.limit,
             scan_max: 0,
         };
-        let (views, next) = api.engine.list(ask).await.map_err(|error| problem_of(&error))?;
+        let (views, next) = api
+            .engine
+            .list(ask)
+            .await
+            .map_err(|error| problem_of(&error))?;
         let items: Vec<TaskOut> = views.iter().map(TaskOut::from).collect();
         let next_cursor = next.map(|place| asked.cursor(place));
         Ok(Answer::json(200, &PageOut { items, next_cursor }))

@@ -14,7 +14,8 @@ use crate::wire::problem::Problem;
 use crate::wire::topic::{TopicOut, TopicsOut};
 
 fn named(name: &str) -> Result<TopicName, Problem> {
-    TopicName::parse(name).map_err(|error| Problem::of_field("/topic", "invalid_name", error.to_string()))
+    TopicName::parse(name)
+        .map_err(|error| Problem::of_field("/topic", "invalid_name", error.to_string()))
 }
 
 /// All declared topics, by name.
@@ -24,8 +25,11 @@ pub async fn list(req: HttpRequest, api: Data<Api>) -> HttpResponse {
         query(&req, &[])?;
         let book = api.engine.book();
         let mut topics: Vec<_> = book.iter().collect();
-        topics.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let items = topics.into_iter().map(|(name, topic)| TopicOut::new(name, topic)).collect();
+        topics.sort_unstable_by_key(|(name, _)| *name);
+        let items = topics
+            .into_iter()
+            .map(|(name, topic)| TopicOut::new(name, topic))
+            .collect();
         Ok(Answer::json(200, &TopicsOut { items }))
     })
     .await
@@ -41,7 +45,9 @@ pub async fn get(req: HttpRequest, api: Data<Api>, name: Path<String>) -> HttpRe
         let name = named(&name)?;
         let book = api.engine.book();
         if !book.is_known(&name) {
-            return Err(problem_of(&EngineError::Registry(RegistryError::UnknownTopic(name))));
+            return Err(problem_of(&EngineError::Registry(
+                RegistryError::UnknownTopic(name),
+            )));
         }
         Ok(Answer::json(200, &TopicOut::new(&name, book.get(&name))))
     })
@@ -54,7 +60,12 @@ pub async fn get(req: HttpRequest, api: Data<Api>, name: Path<String>) -> HttpRe
     (status = 200, description = "replaced", body = TopicOut),
     (status = 201, description = "declared", body = TopicOut),
     (status = 422, description = "the body is not valid", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
-pub async fn put(req: HttpRequest, payload: Payload, api: Data<Api>, name: Path<String>) -> HttpResponse {
+pub async fn put(
+    req: HttpRequest,
+    payload: Payload,
+    api: Data<Api>,
+    name: Path<String>,
+) -> HttpResponse {
     respond(async {
         query(&req, &[])?;
         let name = named(&name)?;
@@ -79,7 +90,10 @@ pub async fn delete(req: HttpRequest, api: Data<Api>, name: Path<String>) -> Htt
         let name = named(&name)?;
         let deleted = api.engine.delete_topic(name.clone(), BY).await;
         deleted.map_err(|error| problem_of(&error))?;
-        Ok(Answer::json(200, &serde_json::json!({"name": name.as_str(), "deleted": true})))
+        Ok(Answer::json(
+            200,
+            &serde_json::json!({"name": name.as_str(), "deleted": true}),
+        ))
     })
     .await
 }
@@ -87,7 +101,12 @@ pub async fn delete(req: HttpRequest, api: Data<Api>, name: Path<String>) -> Htt
 /// Holds all tasks of a topic: nothing of it starts once this is answered.
 #[utoipa::path(post, path = "/v1/topics/{name}/pause", tag = "topics", params(("name" = String, Path, description = "the topic")),
     request_body = wire::verbs::PauseTask, responses((status = 200, description = "held", body = TopicOut)))]
-pub async fn pause(req: HttpRequest, payload: Payload, api: Data<Api>, name: Path<String>) -> HttpResponse {
+pub async fn pause(
+    req: HttpRequest,
+    payload: Payload,
+    api: Data<Api>,
+    name: Path<String>,
+) -> HttpResponse {
     respond(async {
         query(&req, &[])?;
         let name = named(&name)?;
@@ -107,7 +126,12 @@ pub async fn pause(req: HttpRequest, payload: Payload, api: Data<Api>, name: Pat
 /// Lets a topic go on; after a frozen pause its tasks have the time left that they had.
 #[utoipa::path(post, path = "/v1/topics/{name}/resume", tag = "topics", params(("name" = String, Path, description = "the topic")),
     responses((status = 200, description = "goes on", body = TopicOut)))]
-pub async fn resume(req: HttpRequest, payload: Payload, api: Data<Api>, name: Path<String>) -> HttpResponse {
+pub async fn resume(
+    req: HttpRequest,
+    payload: Payload,
+    api: Data<Api>,
+    name: Path<String>,
+) -> HttpResponse {
     respond(async {
         query(&req, &[])?;
         let name = named(&name)?;

@@ -12,7 +12,7 @@ use crate::http::{Api, BY, at, query, respond};
 use crate::shard::messages::{Target, VerbDone};
 use crate::task::event::{Event, NewDue};
 use crate::wire::problem::Problem;
-use crate::wire::task_out::{SlimOut, TaskOut};
+use crate::wire::task_out::{CompletedOut, SlimOut, TaskOut};
 use crate::wire::time::Time;
 use crate::wire::verbs::{NewTime, Verb, VerbName};
 
@@ -39,21 +39,38 @@ pub(super) fn event_of(verb: Verb, now: Now) -> Event {
     }
 }
 
+/// How much of the task is answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    Whole,
+    Slim,
+    /// In short, with the result that has just been given.
+    Completed,
+}
+
 /// `?return=task` asks for the whole task.
-fn wants_whole(req: &HttpRequest) -> Result<bool, Problem> {
-    match query(req, &["return"])?.first().map(|(_, value)| value.as_str()) {
-        None => Ok(false),
-        Some("task") => Ok(true),
-        Some(_) => Err(Problem::of_field("/return", "unknown_word", "must be `task`, or left out")),
+fn detail(req: &HttpRequest, name: VerbName) -> Result<Detail, Problem> {
+    match query(req, &["return"])?
+        .first()
+        .map(|(_, value)| value.as_str())
+    {
+        None if name == VerbName::Complete => Ok(Detail::Completed),
+        None => Ok(Detail::Slim),
+        Some("task") => Ok(Detail::Whole),
+        Some(_) => Err(Problem::of_field(
+            "/return",
+            "unknown_word",
+            "must be `task`, or left out",
+        )),
     }
 }
 
-fn answer_done(done: &VerbDone, whole: bool) -> Answer {
+fn answer_done(done: &VerbDone, detail: Detail) -> Answer {
     let status = if done.stopping { 202 } else { 200 };
-    if whole {
-        Answer::json(status, &TaskOut::from(&done.view))
-    } else {
-        Answer::json(status, &SlimOut::from(&done.view.task))
+    match detail {
+        Detail::Whole => Answer::json(status, &TaskOut::from(&done.view)),
+        Detail::Slim => Answer::json(status, &SlimOut::from(&done.view.task)),
+        Detail::Completed => Answer::json(status, &CompletedOut::from(&done.view.task)),
     }
 }
 
@@ -66,7 +83,7 @@ async fn run(
 ) -> HttpResponse {
     respond(async {
         let target = target?;
-        let whole = wants_whole(&req)?;
+        let detail = detail(&req, name)?;
         let body = api.json(&req, payload).await?;
         let verb = name.decode(&body, &api.in_limits())?;
         let engine = api.engine.clone();
@@ -84,7 +101,7 @@ async fn run(
                 let names = json!({"topic": topic.as_str(), "key": key.as_str()});
                 let done = engine.cancel_ahead(topic, key, &reason, length, BY).await;
                 return Ok(match done.map_err(|error| problem_of(&error))? {
-                    Some(done) => answer_done(&done, whole),
+                    Some(done) => answer_done(&done, detail),
                     None => Answer::json(200, &json!({
                         "id": null, "state": "cancelled", "topic": names["topic"], "key": names["key"],
                         "tombstone_until": Time(until),
@@ -93,7 +110,7 @@ async fn run(
             }
             let event = event_of(verb, engine.now());
             let done = engine.verb(target, event, BY).await.map_err(|error| problem_of(&error))?;
-            Ok(answer_done(&done, whole))
+            Ok(answer_done(&done, detail))
         })
         .await
     })

@@ -92,7 +92,8 @@ impl Pacing {
             self.pulse.beat(now);
             for shard in self.wakes.shards() {
                 let due = self.wakes.take_due(shard, now);
-                if (due || everyone) && !self.router.tick(shard) && due && self.router.is_up(shard) {
+                let taken = !(due || everyone) || self.router.tick(shard);
+                if !taken && self.router.is_up(shard) {
                     self.wakes.set(shard, MonoMs(now.0 + RETRY_MS));
                 }
             }

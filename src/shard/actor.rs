@@ -179,7 +179,10 @@ impl ShardActor {
         while self.out.is_none() {
             let rest = self.gathered.len().min(QUESTIONS_PER_STEP);
             let questions: Vec<_> = self.gathered.drain(..rest).collect();
-            let answers = questions.into_iter().map(|errand| errand.run(&mut self.core, now)).collect();
+            let answers = questions
+                .into_iter()
+                .map(|errand| errand.run(&mut self.core, now))
+                .collect();
             self.core.advance(now);
             let step = self.core.close(now.steady);
             let out = Out {
@@ -189,7 +192,10 @@ impl ShardActor {
             match step.batch {
                 Some(batch) => {
                     self.out = Some(out);
-                    let handed_in = self.committer.as_ref().map(|committer| committer.commit(batch));
+                    let handed_in = self
+                        .committer
+                        .as_ref()
+                        .map(|committer| committer.commit(batch));
                     if !matches!(handed_in, Some(Ok(()))) {
                         return self.leave("the committer is gone".to_owned(), ctx);
                     }
@@ -237,9 +243,19 @@ impl ShardActor {
 
     fn report_wake(&self, now: Now) {
         // While a batch is out, only armed attempts are served; the rest waits for Committed anyway.
-        let wait = self.core.next_in_ms(now).unwrap_or(TICK_MS_MAX).clamp(0, TICK_MS_MAX);
-        let wait = if self.out.is_some() { wait.max(1) } else { wait };
-        self.outlets.wakes.set(self.shard(), MonoMs(now.mono.0 + wait));
+        let wait = self
+            .core
+            .next_in_ms(now)
+            .unwrap_or(TICK_MS_MAX)
+            .clamp(0, TICK_MS_MAX);
+        let wait = if self.out.is_some() {
+            wait.max(1)
+        } else {
+            wait
+        };
+        self.outlets
+            .wakes
+            .set(self.shard(), MonoMs(now.mono.0 + wait));
     }
 }
 
@@ -255,7 +271,9 @@ impl Actor for ShardActor {
         });
         // Never more than one batch is out, so this queue is bounded.
         let done = move |result| me.do_send(Committed(result));
-        let Some(store) = self.store.take() else { return };
+        let Some(store) = self.store.take() else {
+            return;
+        };
         match Committer::start(self.shard(), self.epoch, store, done) {
             Ok(committer) => self.committer = Some(committer),
             Err(error) => return self.leave(format!("start the committer: {error}"), ctx),

@@ -165,7 +165,10 @@ impl ShardCore {
     /// Takes in a task as it was stored. What was in flight is settled by its delivery policy.
     pub fn adopt(&mut self, task: Task, now: Now) {
         let id = task.id;
-        let (in_flight, resting) = (task.state.is_in_flight(), task.state.is_ended() || task.state == State::Paused);
+        let (in_flight, resting) = (
+            task.state.is_in_flight(),
+            task.state.is_ended() || task.state == State::Paused,
+        );
         let place = match (in_flight, resting) {
             (true, _) => Place::InFlight,
             (_, true) => Place::AtRest,
@@ -193,7 +196,13 @@ impl ShardCore {
     // ---------------------------------------------------------------- changing tasks
 
     /// Lets one event happen to a task. `None` when there is no such task.
-    pub fn change(&mut self, id: TaskId, event: Event, by: &str, now: Now) -> Option<Result<Applied, Refusal>> {
+    pub fn change(
+        &mut self,
+        id: TaskId,
+        event: Event,
+        by: &str,
+        now: Now,
+    ) -> Option<Result<Applied, Refusal>> {
         let entry = self.table.get(id)?;
         let retention = self.book.get(&entry.task.topic).settings.retention;
         let random = self.next_random();
@@ -213,7 +222,9 @@ impl ShardCore {
                 let task = &entry.task;
                 entry.place = match task.state {
                     State::Dispatched | State::Running => Place::InFlight,
-                    State::Paused | State::Succeeded | State::Dead | State::Cancelled => Place::AtRest,
+                    State::Paused | State::Succeeded | State::Dead | State::Cancelled => {
+                        Place::AtRest
+                    }
                     // A new due time begins in the wheel, even if it is the same instant.
                     State::Pending | State::Retrying
                         if (task.next, task.first_due) == (next, first_due)
@@ -235,7 +246,10 @@ impl ShardCore {
             Applied::Unchanged | Applied::InMemory => {}
             Applied::Changed => {
                 self.dirty.insert(id);
-                let goes_on = self.table.get(id).is_some_and(|entry| entry.task.state.is_in_flight());
+                let goes_on = self
+                    .table
+                    .get(id)
+                    .is_some_and(|entry| entry.task.state.is_in_flight());
                 if state.is_in_flight() && !goes_on {
                     self.effects.push(Effect::Over(id));
                 }
@@ -260,7 +274,9 @@ impl ShardCore {
         alarms: [Option<Setting>; 2],
         now: Now,
     ) {
-        let Some(entry) = self.table.get(id) else { return };
+        let Some(entry) = self.table.get(id) else {
+            return;
+        };
         let (task, new_place) = (&entry.task, entry.place);
         let new_alarms = alarms_of(task, new_place);
         let (topic, new_state, lateness) = (task.topic.clone(), task.state, task.lateness_ms);
@@ -289,7 +305,8 @@ impl ShardCore {
             line.count_ended(new_state, now.mono);
         }
         let started = state != State::Running && new_state == State::Running;
-        let ran_in_place = state != State::Succeeded && new_state == State::Succeeded && !state.is_in_flight();
+        let ran_in_place =
+            state != State::Succeeded && new_state == State::Succeeded && !state.is_in_flight();
         if started || (ran_in_place && lateness.is_some()) {
             line.count_started(lateness.unwrap_or(0), now.mono);
         }
@@ -298,7 +315,10 @@ impl ShardCore {
     fn leave(&mut self, id: TaskId, topic: &TopicName, fire_ms: i64, place: Place, now: MonoMs) {
         match place {
             Place::Ready => {
-                self.table.topic_mut(topic, now).ready.remove(&(fire_ms, id));
+                self.table
+                    .topic_mut(topic, now)
+                    .ready
+                    .remove(&(fire_ms, id));
             }
             Place::Held => {
                 self.table.topic_mut(topic, now).held.remove(&(fire_ms, id));
@@ -324,11 +344,17 @@ impl ShardCore {
         };
         match place {
             Place::Ready => {
-                self.table.topic_mut(&topic, now.mono).ready.insert((fire_ms, id));
+                self.table
+                    .topic_mut(&topic, now.mono)
+                    .ready
+                    .insert((fire_ms, id));
                 self.effects.push(Effect::Ready(topic, 1));
             }
             Place::Held => {
-                self.table.topic_mut(&topic, now.mono).held.insert((fire_ms, id));
+                self.table
+                    .topic_mut(&topic, now.mono)
+                    .held
+                    .insert((fire_ms, id));
             }
             Place::Queued => {
                 self.queued.insert((fire_ms, id));
@@ -351,7 +377,9 @@ impl ShardCore {
     /// Adds a new task.
     pub(super) fn add(&mut self, task: Task, now: Now) {
         let id = task.id;
-        self.table.topic_mut(&task.topic, now.mono).count_created(now.mono);
+        self.table
+            .topic_mut(&task.topic, now.mono)
+            .count_created(now.mono);
         for alarm in alarms_of(&task, Place::Wheel).into_iter().flatten() {
             self.wheels.set(alarm);
         }
@@ -386,7 +414,8 @@ impl ShardCore {
     /// Lets ring what has come due.
     pub fn advance(&mut self, now: Now) {
         let mut rung = Vec::new();
-        self.wheels.advance(now, self.options.alarms_per_step, &mut rung);
+        self.wheels
+            .advance(now, self.options.alarms_per_step, &mut rung);
         self.more = rung.len() >= self.options.alarms_per_step;
         // In due order over both clocks that tasks are due by; attempts that are over make room first.
         rung.sort_by_key(|(clock, at, _)| (*clock != AlarmClock::Mono, *at));
@@ -404,7 +433,9 @@ impl ShardCore {
     }
 
     fn on_due(&mut self, id: TaskId, now: Now) {
-        let Some(entry) = self.table.get(id) else { return };
+        let Some(entry) = self.table.get(id) else {
+            return;
+        };
         if entry.place != Place::Wheel {
             return;
         }
@@ -414,7 +445,9 @@ impl ShardCore {
             _ if held => self.stand(id, Place::Held, now),
             Action::None => self.dispatch(id, now),
             // Whoever waits for room already goes first.
-            Action::Http(_) | Action::Handler { .. } if self.has_room() && self.queued.is_empty() => {
+            Action::Http(_) | Action::Handler { .. }
+                if self.has_room() && self.queued.is_empty() =>
+            {
                 self.dispatch(id, now);
             }
             Action::Http(_) | Action::Handler { .. } => self.stand(id, Place::Queued, now),
@@ -422,8 +455,14 @@ impl ShardCore {
     }
 
     fn on_overdue(&mut self, id: TaskId, now: Now) {
-        let Some(task) = self.table.get(id).map(|entry| &entry.task) else { return };
-        if task.live.as_ref().is_none_or(|live| live.report_by > now.mono) {
+        let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
+            return;
+        };
+        if task
+            .live
+            .as_ref()
+            .is_none_or(|live| live.report_by > now.mono)
+        {
             return;
         }
         // Still armed: the wall clock was stepped back. What never started can't be late with its answer.
@@ -435,7 +474,9 @@ impl ShardCore {
     }
 
     fn on_total_time(&mut self, id: TaskId, now: Now) {
-        let Some(task) = self.table.get(id).map(|entry| &entry.task) else { return };
+        let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
+            return;
+        };
         if !task.state.is_in_flight() && self.book.get(&task.topic).is_frozen() {
             // Its time stands still; it is looked at again when the topic goes on.
             let topic = task.topic.clone();
@@ -452,8 +493,12 @@ impl ShardCore {
     /// Hands out what waited for a slot, in due order.
     fn serve_queue(&mut self, now: Now) {
         while self.has_room() {
-            let Some((_, id)) = self.queued.first().copied() else { return };
-            let Some(task) = self.table.get(id).map(|entry| &entry.task) else { return };
+            let Some((_, id)) = self.queued.first().copied() else {
+                return;
+            };
+            let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
+                return;
+            };
             let held = self.book.get(&task.topic).is_held();
             let ahead = task.next.remaining(now);
             if held {
@@ -470,7 +515,9 @@ impl ShardCore {
     }
 
     fn dispatch(&mut self, id: TaskId, now: Now) {
-        let Some(task) = self.table.get(id).map(|entry| &entry.task) else { return };
+        let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
+            return;
+        };
         let report_by = report_by(task, now.mono.after(task.next.remaining(now)));
         let _ = self.change(id, Event::Due { report_by }, "shard", now);
         if let Some(task) = self.table.get(id).map(|entry| &entry.task)
@@ -503,13 +550,19 @@ impl ShardCore {
             (&mut self.armed_wall, now.wall.0),
             (&mut self.armed_steady, now.steady.0),
         ] {
-            while let Some(first) = set.first().copied().filter(|armed| armed.fire_ms <= clock_ms) {
+            while let Some(first) = set
+                .first()
+                .copied()
+                .filter(|armed| armed.fire_ms <= clock_ms)
+            {
                 set.pop_first();
                 due.push(first);
             }
         }
         due.sort_unstable();
-        due.into_iter().filter_map(|armed| self.start(armed, now)).collect()
+        due.into_iter()
+            .filter_map(|armed| self.start(armed, now))
+            .collect()
     }
 
     fn start(&mut self, armed: Armed, now: Now) -> Option<Launch> {
@@ -517,7 +570,8 @@ impl ShardCore {
         if task.token != armed.token || task.state != State::Dispatched {
             return None;
         }
-        self.change(armed.task, Event::Started, "shard", now)?.ok()?;
+        self.change(armed.task, Event::Started, "shard", now)?
+            .ok()?;
         self.await_report(armed.task, now);
         let task = &self.table.get(armed.task)?.task;
         let attempt = task.spec.timeouts.attempt;
@@ -558,8 +612,12 @@ impl ShardCore {
         }
         [
             self.wheels.next_in_ms(now),
-            self.armed_wall.first().map(|armed| armed.fire_ms - now.wall.0),
-            self.armed_steady.first().map(|armed| armed.fire_ms - now.steady.0),
+            self.armed_wall
+                .first()
+                .map(|armed| armed.fire_ms - now.wall.0),
+            self.armed_steady
+                .first()
+                .map(|armed| armed.fire_ms - now.steady.0),
         ]
         .into_iter()
         .flatten()
@@ -575,9 +633,17 @@ impl ShardCore {
             return;
         }
         self.book = book;
-        let armed: Vec<Armed> = self.armed_wall.iter().chain(&self.armed_steady).copied().collect();
+        let armed: Vec<Armed> = self
+            .armed_wall
+            .iter()
+            .chain(&self.armed_steady)
+            .copied()
+            .collect();
         for armed in armed {
-            let topic = self.table.get(armed.task).map(|entry| entry.task.topic.clone());
+            let topic = self
+                .table
+                .get(armed.task)
+                .map(|entry| entry.task.topic.clone());
             if topic.is_some_and(|topic| self.book.get(&topic).is_held()) {
                 self.hand_back(armed.task, "topic", now);
             }
@@ -596,18 +662,28 @@ impl ShardCore {
             self.back_to_wheel(id, now);
         }
         for id in overtime {
-            let alarms = self.table.get(id).map(|entry| alarms_of(&entry.task, entry.place));
+            let alarms = self
+                .table
+                .get(id)
+                .map(|entry| alarms_of(&entry.task, entry.place));
             for alarm in alarms.into_iter().flatten().flatten() {
                 self.wheels.set(alarm);
             }
         }
-        self.effects.extend(ready.into_iter().filter(|effect| !matches!(effect, Effect::Ready(_, 0))));
+        self.effects.extend(
+            ready
+                .into_iter()
+                .filter(|effect| !matches!(effect, Effect::Ready(_, 0))),
+        );
     }
 
     /// Moves every waiting task of a topic by the time it was frozen.
     pub fn thaw(&mut self, topic: &TopicName, thaw: crate::task::topic::Thaw, now: Now) {
         for id in self.table.ids_of_topic(topic) {
-            let ended = self.table.get(id).is_none_or(|entry| entry.task.state.is_ended());
+            let ended = self
+                .table
+                .get(id)
+                .is_none_or(|entry| entry.task.state.is_ended());
             if !ended {
                 let event = Event::Thawed {
                     thaw: thaw.number,
@@ -621,7 +697,10 @@ impl ShardCore {
     fn hand_back(&mut self, id: TaskId, by: &str, now: Now) {
         self.armed_wall.retain(|armed| armed.task != id);
         self.armed_steady.retain(|armed| armed.task != id);
-        let was_started = self.table.get(id).is_some_and(|entry| entry.task.state == State::Running);
+        let was_started = self
+            .table
+            .get(id)
+            .is_some_and(|entry| entry.task.state == State::Running);
         let _ = self.change(id, Event::HandedBack { was_started }, by, now);
     }
 
@@ -629,7 +708,13 @@ impl ShardCore {
     /// attempts still run.
     pub fn drain(&mut self, now: Now) -> usize {
         self.draining = true;
-        for armed in self.armed_wall.iter().chain(&self.armed_steady).copied().collect::<Vec<_>>() {
+        for armed in self
+            .armed_wall
+            .iter()
+            .chain(&self.armed_steady)
+            .copied()
+            .collect::<Vec<_>>()
+        {
             self.hand_back(armed.task, "shutdown", now);
         }
         self.in_flight.len()
@@ -663,7 +748,11 @@ impl ShardCore {
             task: task.clone(),
             blocked_by,
             shard: self.id,
-            remaining_ms: if task.state.is_ended() { 0 } else { task.due.remaining(now).0 },
+            remaining_ms: if task.state.is_ended() {
+                0
+            } else {
+                task.due.remaining(now).0
+            },
         }
     }
 
@@ -676,7 +765,10 @@ impl ShardCore {
     /// One page of a list.
     pub fn page(&self, ask: &PageAsk, now: Now) -> PagePart {
         page(&self.table, ask, |task| {
-            let place = self.table.get(task.id).map_or(Place::AtRest, |entry| entry.place);
+            let place = self
+                .table
+                .get(task.id)
+                .map_or(Place::AtRest, |entry| entry.place);
             self.view(task, place, now)
         })
     }
@@ -702,7 +794,9 @@ impl ShardCore {
 /// When an attempt that starts at `start` counts as lost.
 fn report_by(task: &Task, start: MonoMs) -> MonoMs {
     let timeouts = task.spec.timeouts;
-    [timeouts.attempt, timeouts.grace, REPORT_MARGIN].into_iter().fold(start, MonoMs::after)
+    [timeouts.attempt, timeouts.grace, REPORT_MARGIN]
+        .into_iter()
+        .fold(start, MonoMs::after)
 }
 
 // Armed no earlier than a dispatch can have been committed for.

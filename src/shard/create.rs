@@ -70,15 +70,22 @@ impl ShardCore {
 
     fn meet_existing(&mut self, live: TaskId, new: &Creation, by: &str, now: Now) -> Created {
         let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
-        let later = self.table.get(live).is_some_and(|entry| due.at > entry.task.next.at);
+        let later = self
+            .table
+            .get(live)
+            .is_some_and(|entry| due.at > entry.task.next.at);
         let event = match new.on_existing {
             OnExisting::Reject => return Created::Exists(live),
             OnExisting::Replace => Some(Event::Replace {
                 spec: Arc::clone(&new.spec),
                 due,
             }),
-            OnExisting::Extend => Some(Event::Reschedule { due: NewDue::To(due) }),
-            OnExisting::KeepLater if later => Some(Event::Reschedule { due: NewDue::To(due) }),
+            OnExisting::Extend => Some(Event::Reschedule {
+                due: NewDue::To(due),
+            }),
+            OnExisting::KeepLater if later => Some(Event::Reschedule {
+                due: NewDue::To(due),
+            }),
             OnExisting::Return | OnExisting::KeepLater => None,
         };
         if let Some(event) = event
@@ -86,7 +93,9 @@ impl ShardCore {
         {
             return Created::Refused(refusal);
         }
-        Created::Existing(Box::new(self.view_of(live, now).expect("the key led to it")))
+        Created::Existing(Box::new(
+            self.view_of(live, now).expect("the key led to it"),
+        ))
     }
 
     fn create_cancelled(&mut self, new: Creation, reason: String, by: &str, now: Now) -> Created {
@@ -98,16 +107,23 @@ impl ShardCore {
             .and_then(|id| self.table.get(id))
             .filter(|entry| {
                 let last = entry.task.changes.kept.last();
-                entry.task.state == State::Cancelled && last.is_some_and(|last| last.by == by_tombstone)
+                entry.task.state == State::Cancelled
+                    && last.is_some_and(|last| last.by == by_tombstone)
             })
             .map(|entry| entry.task.id);
         let id = earlier.unwrap_or(new.id);
         if earlier.is_none() {
             let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
-            self.add(Task::new(id, new.topic, new.key, new.spec, due, now, by), now);
+            self.add(
+                Task::new(id, new.topic, new.key, new.spec, due, now, by),
+                now,
+            );
             let _ = self.change(id, Event::Cancel { reason }, by_tombstone, now);
         }
-        Created::Cancelled(Box::new(self.view_of(id, now).expect("it is there or was added above")))
+        Created::Cancelled(Box::new(
+            self.view_of(id, now)
+                .expect("it is there or was added above"),
+        ))
     }
 
     /// Lays a tombstone on a key that has no live task.

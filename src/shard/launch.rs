@@ -90,13 +90,27 @@ fn http_call(launch: &Launch, action: &HttpAction, now: Now) -> Option<HttpCall>
     let mut headers = action.headers.clone();
     let mut set = |name: &str, value: String| headers.push((name.to_owned(), value));
     // The stage's place stays empty for a task without stages: the same id for every attempt of a generation.
-    set("webhook-id", format!("{}.{}.", launch.task, launch.generation));
-    set("webhook-timestamp", (now.wall.0.div_euclid(1000)).to_string());
+    set(
+        "webhook-id",
+        format!("{}.{}.", launch.task, launch.generation),
+    );
+    set(
+        "webhook-timestamp",
+        (now.wall.0.div_euclid(1000)).to_string(),
+    );
     set("duetime-attempt", launch.attempt.0.to_string());
-    set("duetime-deadline", now.wall.after(launch.time_left).to_string());
+    set(
+        "duetime-deadline",
+        now.wall.after(launch.time_left).to_string(),
+    );
     set("traceparent", traceparent(launch));
-    set("user-agent", format!("duetime/{}", env!("CARGO_PKG_VERSION")));
-    let typed = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    set(
+        "user-agent",
+        format!("duetime/{}", env!("CARGO_PKG_VERSION")),
+    );
+    let typed = headers
+        .iter()
+        .any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
     if !typed {
         headers.push(("content-type".to_owned(), "application/json".to_owned()));
     }
@@ -111,6 +125,12 @@ fn http_call(launch: &Launch, action: &HttpAction, now: Now) -> Option<HttpCall>
 
 /// W3C trace context: the task is the trace, each attempt a span of it.
 fn traceparent(launch: &Launch) -> String {
-    let span = launch.token.0 ^ u64::from(launch.attempt.0).rotate_left(32) ^ launch.task.uuid().as_u128() as u64;
-    format!("00-{:032x}-{:016x}-01", launch.task.uuid().as_u128(), span.max(1))
+    let span = launch.token.0
+        ^ u64::from(launch.attempt.0).rotate_left(32)
+        ^ launch.task.uuid().as_u128() as u64;
+    format!(
+        "00-{:032x}-{:016x}-01",
+        launch.task.uuid().as_u128(),
+        span.max(1)
+    )
 }

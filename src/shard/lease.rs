@@ -22,7 +22,14 @@ pub struct Lease {
 
 impl ShardCore {
     /// Leases up to `max` due pull tasks of these topics, earliest due first, to a worker.
-    pub fn lease(&mut self, topics: &[TopicName], max: usize, lease: DurationMs, worker: &str, now: Now) -> Vec<Lease> {
+    pub fn lease(
+        &mut self,
+        topics: &[TopicName],
+        max: usize,
+        lease: DurationMs,
+        worker: &str,
+        now: Now,
+    ) -> Vec<Lease> {
         let mut candidates: Vec<(i64, TaskId)> = topics
             .iter()
             .filter(|topic| !self.book.get(topic).is_held())
@@ -55,6 +62,10 @@ impl ShardCore {
 
 /// When the lease of a running task ends.
 pub fn expires_at(view: &TaskView, now: Now) -> WallMs {
-    let until = view.task.live.as_ref().map_or(now.mono, |live| live.report_by);
+    let until = view
+        .task
+        .live
+        .as_ref()
+        .map_or(now.mono, |live| live.report_by);
     now.wall.after(MonoMs::since(until, now.mono))
 }

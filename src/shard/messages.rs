@@ -118,7 +118,7 @@ pub enum OpDone {
     /// Of a create.
     Created(Created),
     /// Of a verb.
-    Verb(Result<VerbDone, VerbRefused>),
+    Verb(Result<Box<VerbDone>, VerbRefused>),
 }
 
 /// Applies many operations in order, all in one commit.
@@ -139,7 +139,7 @@ impl Question for RunOps {
             Op::Create(creation) => OpDone::Created(core.create(creation, by, now)),
             Op::Verb(target, event) => {
                 let by = by.clone();
-                OpDone::Verb(ApplyVerb { target, event, by }.put(core, now))
+                OpDone::Verb(ApplyVerb { target, event, by }.put(core, now).map(Box::new))
             }
         };
         self.ops.into_iter().map(run).collect()
@@ -211,7 +211,9 @@ impl Question for CancelAhead {
         if core.table.live(&self.topic, &self.key).is_some() {
             let verb = ApplyVerb {
                 target: Target::Key(self.topic, self.key),
-                event: Event::Cancel { reason: self.reason },
+                event: Event::Cancel {
+                    reason: self.reason,
+                },
                 by: self.by,
             };
             return verb.put(core, now).map(Some);

@@ -86,10 +86,14 @@ impl Notes {
 
     /// Ends a tombstone whose time is over. A later one of the same key has an alarm of its own.
     pub fn end_tombstone(&mut self, hash: [u8; 16], now: Now) {
-        if self.tombstones.get(&hash).is_some_and(|tombstone| tombstone.until <= now.steady)
+        if self
+            .tombstones
+            .get(&hash)
+            .is_some_and(|tombstone| tombstone.until <= now.steady)
             && let Some(tombstone) = self.tombstones.remove(&hash)
         {
-            self.dirty_tombstones.insert((tombstone.topic, tombstone.key));
+            self.dirty_tombstones
+                .insert((tombstone.topic, tombstone.key));
         }
     }
 
@@ -114,7 +118,9 @@ impl Notes {
             return (resent, None);
         }
         while self.answers.len() >= limits::IDEMPOTENCY_KEYS_MAX {
-            let Some((_, oldest)) = self.by_age.first().copied() else { break };
+            let Some((_, oldest)) = self.by_age.first().copied() else {
+                break;
+            };
             self.drop_answer(oldest);
         }
         self.working_on.insert(hash);
@@ -146,7 +152,11 @@ impl Notes {
 
     /// Ends a kept answer whose time is over.
     pub fn end_answer(&mut self, hash: [u8; 16], now: Now) {
-        if self.answers.get(&hash).is_some_and(|kept| kept.until <= now.steady) {
+        if self
+            .answers
+            .get(&hash)
+            .is_some_and(|kept| kept.until <= now.steady)
+        {
             self.drop_answer(hash);
         }
     }

@@ -68,9 +68,17 @@ pub fn alarms_of(task: &Task, place: Place) -> [Option<Setting>; 2] {
                     Lane::Wall => AlarmClock::Wall,
                     Lane::Steady => AlarmClock::Steady,
                 },
-                if task.spec.action.is_dispatched() { ARM_AHEAD.0 as i64 } else { 0 },
+                if task.spec.action.is_dispatched() {
+                    ARM_AHEAD.0 as i64
+                } else {
+                    0
+                },
             );
-            Some((clock, task.next.fire_ms.saturating_sub(ahead), Alarm::Due(task.id)))
+            Some((
+                clock,
+                task.next.fire_ms.saturating_sub(ahead),
+                Alarm::Due(task.id),
+            ))
         }
         Place::InFlight => task
             .live
@@ -147,15 +155,23 @@ impl Wheels {
             due.into_iter().map(move |(at, alarm)| (clock, at, alarm))
         };
         let wall = all(AlarmClock::Wall, &self.wall);
-        wall.chain(all(AlarmClock::Steady, &self.steady)).chain(all(AlarmClock::Mono, &self.mono)).collect()
+        wall.chain(all(AlarmClock::Steady, &self.steady))
+            .chain(all(AlarmClock::Mono, &self.mono))
+            .collect()
     }
 
     /// Milliseconds until the next alarm may ring; `None` when none is set.
     pub fn next_in_ms(&self, now: crate::clock::Now) -> Option<i64> {
         [
-            self.wall.next_due_ms().map(|at| at.saturating_sub(now.wall.0)),
-            self.steady.next_due_ms().map(|at| at.saturating_sub(now.steady.0)),
-            self.mono.next_due_ms().map(|at| at.saturating_sub(now.mono.0)),
+            self.wall
+                .next_due_ms()
+                .map(|at| at.saturating_sub(now.wall.0)),
+            self.steady
+                .next_due_ms()
+                .map(|at| at.saturating_sub(now.steady.0)),
+            self.mono
+                .next_due_ms()
+                .map(|at| at.saturating_sub(now.mono.0)),
         ]
         .into_iter()
         .flatten()

@@ -34,7 +34,10 @@ pub struct Span {
 impl Span {
     fn holds(&self, at: Option<WallMs>) -> bool {
         match at {
-            Some(at) => self.after.is_none_or(|after| at >= after) && self.before.is_none_or(|before| at < before),
+            Some(at) => {
+                self.after.is_none_or(|after| at >= after)
+                    && self.before.is_none_or(|before| at < before)
+            }
             None => self.after.is_none() && self.before.is_none(),
         }
     }
@@ -71,7 +74,10 @@ impl TaskFilter {
     fn admits(&self, task: &Task) -> bool {
         let key = task.key.as_ref().map(TaskKey::as_str);
         self.topic.as_ref().is_none_or(|topic| task.topic == *topic)
-            && self.key.as_ref().is_none_or(|wanted| key == Some(wanted.as_str()))
+            && self
+                .key
+                .as_ref()
+                .is_none_or(|wanted| key == Some(wanted.as_str()))
             && self
                 .key_prefix
                 .as_ref()
@@ -81,17 +87,32 @@ impl TaskFilter {
             && self.due.holds(Some(task.due.at))
             && self.created.holds(Some(task.created_at))
             && self.ended.holds(task.ended_at)
-            && self.dead_reason.is_none_or(|reason| task.dead_reason == Some(reason))
+            && self
+                .dead_reason
+                .is_none_or(|reason| task.dead_reason == Some(reason))
             && self.class.is_none_or(|class| task.spec.class == class)
             && self.text.as_ref().is_none_or(|text| mentions(task, text))
     }
 }
 
 fn mentions(task: &Task, text: &str) -> bool {
-    let error = task.last_outcome.as_ref().and_then(|last| last.error.as_ref());
-    task.key.as_ref().is_some_and(|key| key.as_str().contains(text))
-        || task.spec.tags.iter().any(|(name, value)| name.contains(text) || value.contains(text))
-        || task.spec.payload.as_ref().is_some_and(|json| json.as_str().contains(text))
+    let error = task
+        .last_outcome
+        .as_ref()
+        .and_then(|last| last.error.as_ref());
+    task.key
+        .as_ref()
+        .is_some_and(|key| key.as_str().contains(text))
+        || task
+            .spec
+            .tags
+            .iter()
+            .any(|(name, value)| name.contains(text) || value.contains(text))
+        || task
+            .spec
+            .payload
+            .as_ref()
+            .is_some_and(|json| json.as_str().contains(text))
         || error.is_some_and(|error| error.code.contains(text) || error.message.contains(text))
 }
 
@@ -162,7 +183,10 @@ pub fn page(table: &TaskTable, ask: &PageAsk, view: impl Fn(&Task) -> TaskView) 
                 (None, Some(from)) => Bound::Included(from),
                 (None, None) => Bound::Unbounded,
             };
-            let end = filter.due.before.map_or(Bound::Unbounded, |at| Bound::Excluded((at, lowest)));
+            let end = filter
+                .due
+                .before
+                .map_or(Bound::Unbounded, |at| Bound::Excluded((at, lowest)));
             if is_empty(&start, &end) {
                 return PagePart::default();
             }
@@ -178,7 +202,10 @@ pub fn page(table: &TaskTable, ask: &PageAsk, view: impl Fn(&Task) -> TaskView) 
                 (Some(one), None) | (None, Some(one)) => Bound::Excluded(one),
                 (None, None) => Bound::Unbounded,
             };
-            let start = filter.due.after.map_or(Bound::Unbounded, |at| Bound::Included((at, lowest)));
+            let start = filter
+                .due
+                .after
+                .map_or(Bound::Unbounded, |at| Bound::Included((at, lowest)));
             if is_empty(&start, &end) {
                 return PagePart::default();
             }
@@ -190,7 +217,10 @@ pub fn page(table: &TaskTable, ask: &PageAsk, view: impl Fn(&Task) -> TaskView) 
 /// `BTreeSet::range` panics on a range that ends before it starts.
 fn is_empty<T: Ord>(start: &Bound<T>, end: &Bound<T>) -> bool {
     match (start, end) {
-        (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) => start >= end,
+        (
+            Bound::Included(start) | Bound::Excluded(start),
+            Bound::Included(end) | Bound::Excluded(end),
+        ) => start >= end,
         _ => false,
     }
 }
@@ -222,19 +252,31 @@ fn look<'a>(
 /// Merges the shards' parts into one page; the place to go on from, or `None` at the end.
 ///
 /// A shard that stopped early knows nothing beyond its place, so the page ends at the earliest such place.
-pub fn merge(parts: Vec<PagePart>, order: Order, limit: usize) -> (Vec<TaskView>, Option<Position>) {
+pub fn merge(
+    parts: Vec<PagePart>,
+    order: Order,
+    limit: usize,
+) -> (Vec<TaskView>, Option<Position>) {
     let before = |a: &Position, b: &Position| match order {
         Order::DueFirst => a.cmp(b),
         Order::DueLast | Order::EndedLast => b.cmp(a),
     };
-    let horizon = parts.iter().filter_map(|part| part.stopped_at).min_by(|a, b| before(a, b));
-    let mut items: Vec<(Position, TaskView)> = parts.into_iter().flat_map(|part| part.items).collect();
+    let horizon = parts
+        .iter()
+        .filter_map(|part| part.stopped_at)
+        .min_by(|a, b| before(a, b));
+    let mut items: Vec<(Position, TaskView)> =
+        parts.into_iter().flat_map(|part| part.items).collect();
     items.sort_by(|(a, _), (b, _)| before(a, b));
     if let Some(horizon) = horizon {
         items.retain(|(position, _)| before(position, &horizon).is_le());
     }
     let more = items.len() > limit;
     items.truncate(limit);
-    let next = if more { items.last().map(|(position, _)| *position) } else { horizon };
+    let next = if more {
+        items.last().map(|(position, _)| *position)
+    } else {
+        horizon
+    };
     (items.into_iter().map(|(_, view)| view).collect(), next)
 }

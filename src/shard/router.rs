@@ -88,16 +88,30 @@ impl ShardRouter {
     ///
     /// # Errors
     /// See [`NoAnswer`].
-    pub async fn ask<Q: Question>(&self, shard: ShardId, question: Q) -> Result<Q::Answer, NoAnswer> {
+    pub async fn ask<Q: Question>(
+        &self,
+        shard: ShardId,
+        question: Q,
+    ) -> Result<Q::Answer, NoAnswer> {
         let door = self.door(shard);
-        let permit = Arc::clone(&door.permits).try_acquire_owned().map_err(|_| NoAnswer::Overloaded(shard))?;
+        let permit = Arc::clone(&door.permits)
+            .try_acquire_owned()
+            .map_err(|_| NoAnswer::Overloaded(shard))?;
         let permit = Some(permit);
         let (reply, answer) = oneshot::channel();
         let actor = self.actor(shard).ok_or(NoAnswer::Down(shard))?;
         // The permits are the bound; the mailbox has room for all of them.
-        let ask = Ask { question, reply, permit };
+        let ask = Ask {
+            question,
+            reply,
+            permit,
+        };
         if actor.try_send(ask).is_err() {
-            return Err(if actor.connected() { NoAnswer::Overloaded(shard) } else { NoAnswer::Down(shard) });
+            return Err(if actor.connected() {
+                NoAnswer::Overloaded(shard)
+            } else {
+                NoAnswer::Down(shard)
+            });
         }
         answer.await.map_err(|_| NoAnswer::Unknown(shard))
     }
@@ -106,14 +120,18 @@ impl ShardRouter {
     ///
     /// # Errors
     /// The first that a shard gave.
-    pub async fn ask_all<Q: Question>(&self, question: impl Fn(ShardId) -> Q) -> Result<Vec<Q::Answer>, NoAnswer> {
+    pub async fn ask_all<Q: Question>(
+        &self,
+        question: impl Fn(ShardId) -> Q,
+    ) -> Result<Vec<Q::Answer>, NoAnswer> {
         let asked = self.shards().map(|shard| self.ask(shard, question(shard)));
         futures_util::future::try_join_all(asked).await
     }
 
     /// Tells a shard what time it is. `false` when the tick could not be delivered.
     pub fn tick(&self, shard: ShardId) -> bool {
-        self.actor(shard).is_some_and(|actor| actor.try_send(Tick).is_ok())
+        self.actor(shard)
+            .is_some_and(|actor| actor.try_send(Tick).is_ok())
     }
 
     /// Asks a shard to leave, at the end of the service.
@@ -128,7 +146,11 @@ impl ShardRouter {
     }
 
     fn actor(&self, shard: ShardId) -> Option<Addr<ShardActor>> {
-        self.door(shard).actor.read().clone().filter(Addr::connected)
+        self.door(shard)
+            .actor
+            .read()
+            .clone()
+            .filter(Addr::connected)
     }
 }
 

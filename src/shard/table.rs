@@ -210,7 +210,12 @@ impl TaskTable {
     }
 
     /// Changes a task and brings the indexes in step; `None` when there is no such task.
-    pub fn change<R>(&mut self, id: TaskId, now: MonoMs, f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+    pub fn change<R>(
+        &mut self,
+        id: TaskId,
+        now: MonoMs,
+        f: impl FnOnce(&mut Entry) -> R,
+    ) -> Option<R> {
         let entry = self.tasks.get_mut(&id)?;
         let before = Indexed::of(&entry.task);
         let answer = f(entry);
@@ -231,7 +236,14 @@ impl TaskTable {
         Some(entry)
     }
 
-    fn index(&mut self, id: TaskId, topic: &TopicName, key: Option<&TaskKey>, is: Indexed, now: MonoMs) {
+    fn index(
+        &mut self,
+        id: TaskId,
+        topic: &TopicName,
+        key: Option<&TaskKey>,
+        is: Indexed,
+        now: MonoMs,
+    ) {
         self.by_due.insert((is.due, id));
         if let Some(ended) = is.ended {
             self.by_end.insert((ended, id));
@@ -251,7 +263,14 @@ impl TaskTable {
         line.counts[is.state.index()] += 1;
     }
 
-    fn unindex(&mut self, id: TaskId, topic: &TopicName, key: Option<&TaskKey>, was: Indexed, now: MonoMs) {
+    fn unindex(
+        &mut self,
+        id: TaskId,
+        topic: &TopicName,
+        key: Option<&TaskKey>,
+        was: Indexed,
+        now: MonoMs,
+    ) {
         self.by_due.remove(&(was.due, id));
         if let Some(ended) = was.ended {
             self.by_end.remove(&(ended, id));

@@ -45,7 +45,13 @@ impl WakeBoard {
 
     /// The earliest time that any shard wants.
     pub fn earliest(&self) -> MonoMs {
-        MonoMs(self.at.iter().map(|at| at.load(Ordering::Acquire)).min().unwrap_or(i64::MAX))
+        MonoMs(
+            self.at
+                .iter()
+                .map(|at| at.load(Ordering::Acquire))
+                .min()
+                .unwrap_or(i64::MAX),
+        )
     }
 
     /// The scheduler says until when it sleeps; an earlier time set from here on rings the bell.

@@ -150,7 +150,11 @@ pub trait ShardStore: Send + 'static {
     ///
     /// # Errors
     /// I/O and corruption.
-    fn read_due(&mut self, due: Range<WallMs>, visit: &mut dyn FnMut(Task)) -> Result<(), StoreError>;
+    fn read_due(
+        &mut self,
+        due: Range<WallMs>,
+        visit: &mut dyn FnMut(Task),
+    ) -> Result<(), StoreError>;
 
     /// Visits every tombstone and kept answer.
     ///

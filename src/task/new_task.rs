@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::clock::{DurationMs, Now, WallMs};
 use crate::task::model::Due;
 use crate::task::retry::RetryPolicy;
-use crate::task::spec::{Action, Class, Delivery, NameError, RawJson, TaskKey, TaskSpec, TopicName};
+use crate::task::spec::{
+    Action, Class, Delivery, NameError, RawJson, TaskKey, TaskSpec, TopicName,
+};
 use crate::task::topic::{OnExisting, PartialTimeouts, Topic};
 
 /// When a task is to be due.
@@ -102,7 +104,9 @@ impl NewTask {
     #[must_use]
     pub fn after(mut self, length: std::time::Duration) -> Self {
         let millis = length.as_nanos().div_ceil(1_000_000);
-        self.when = Some(When::After(DurationMs(u64::try_from(millis).unwrap_or(u64::MAX))));
+        self.when = Some(When::After(DurationMs(
+            u64::try_from(millis).unwrap_or(u64::MAX),
+        )));
         self
     }
 
@@ -160,7 +164,9 @@ impl NewTask {
                 .clone()
                 .or_else(|| settings.retry.clone())
                 .unwrap_or(defaults.retry),
-            timeouts: self.timeouts.over(settings.timeouts.over(defaults.timeouts)),
+            timeouts: self
+                .timeouts
+                .over(settings.timeouts.over(defaults.timeouts)),
             delivery: self.delivery.or(settings.delivery).unwrap_or_default(),
             class: self.class.or(settings.class).unwrap_or_default(),
             max_lateness: self.max_lateness,

@@ -76,7 +76,10 @@ impl RetryPolicy {
         let plain = match &self.backoff {
             Backoff::Ladder(steps) => {
                 let last = steps.len().saturating_sub(1);
-                steps.get((nth as usize).min(last)).copied().unwrap_or_default()
+                steps
+                    .get((nth as usize).min(last))
+                    .copied()
+                    .unwrap_or_default()
             }
             Backoff::Fixed(delay) => *delay,
             Backoff::Exponential { base, factor, cap } => {
@@ -99,10 +102,19 @@ impl RetryPolicy {
             .strip_prefix("http_")
             .and_then(|status| status.chars().next())
             .map(|digit| format!("http_{digit}xx"));
-        let rule = |name: &str| self.on.iter().find(|(on, _)| on == name).map(|(_, then)| *then);
+        let rule = |name: &str| {
+            self.on
+                .iter()
+                .find(|(on, _)| on == name)
+                .map(|(_, then)| *then)
+        };
         rule(code)
             .or_else(|| group.as_deref().and_then(rule))
-            .unwrap_or(if retryable { OnFailure::Retry } else { OnFailure::Dead })
+            .unwrap_or(if retryable {
+                OnFailure::Retry
+            } else {
+                OnFailure::Dead
+            })
     }
 }
 
@@ -152,7 +164,12 @@ mod tests {
     #[test]
     fn a_wait_of_nothing_stays_nothing_and_a_slow_growth_reaches_its_cap() {
         assert_eq!(exponential(0, 2.0, 3_600_000).delay_after(10_000, 0.0).0, 0);
-        assert_eq!(exponential(1000, 1.001, 3_600_000).delay_after(10_000, 0.0).0, 3_600_000);
+        assert_eq!(
+            exponential(1000, 1.001, 3_600_000)
+                .delay_after(10_000, 0.0)
+                .0,
+            3_600_000
+        );
     }
 
     #[test]

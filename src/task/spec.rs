@@ -32,7 +32,10 @@ fn check_name(text: &str, max: usize) -> Result<(), NameError> {
     if text.is_empty() {
         Err(NameError::Empty)
     } else if text.len() > max {
-        Err(NameError::TooLong { is: text.len(), max })
+        Err(NameError::TooLong {
+            is: text.len(),
+            max,
+        })
     } else if text.chars().any(char::is_control) {
         Err(NameError::Control)
     } else {
@@ -246,7 +249,10 @@ mod tests {
     #[test]
     fn names_are_bounded_in_bytes_and_free_of_control_characters() {
         assert!(TopicName::parse(&"t".repeat(128)).is_ok());
-        assert!(matches!(TopicName::parse(&"ü".repeat(65)), Err(NameError::TooLong { is: 130, .. })));
+        assert!(matches!(
+            TopicName::parse(&"ü".repeat(65)),
+            Err(NameError::TooLong { is: 130, .. })
+        ));
         assert_eq!(TaskKey::parse(""), Err(NameError::Empty));
         assert_eq!(TaskKey::parse("a\nb"), Err(NameError::Control));
         assert!(TaskKey::parse(&"k".repeat(257)).is_err());

@@ -111,7 +111,10 @@ impl Topic {
 
     /// Whether it is held and the time of what waits stands still.
     pub fn is_frozen(&self) -> bool {
-        self.thawing.is_some() || self.pause.is_some_and(|pause| pause.clock == PauseClock::Freeze)
+        self.thawing.is_some()
+            || self
+                .pause
+                .is_some_and(|pause| pause.clock == PauseClock::Freeze)
     }
 }
 

@@ -16,7 +16,9 @@ use crate::clock::{DurationMs, MonoMs, Now, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken};
 use crate::task::event::{Applied, Event, NewDue, Refusal};
 use crate::task::history::{AttemptRecord, Change, ErrorNote, note};
-use crate::task::model::{DeadReason, Due, LastOutcome, LiveAttempt, Pause, PauseClock, State, Task, WaitingFor};
+use crate::task::model::{
+    DeadReason, Due, LastOutcome, LiveAttempt, Pause, PauseClock, State, Task, WaitingFor,
+};
 use crate::task::outcome::{Failure, Outcome};
 use crate::task::retry::{DELAY_MAX, OnFailure};
 use crate::task::spec::{Action, Delivery, RawJson};
@@ -106,7 +108,13 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             let lease = left.map_or(lease, |left| lease.min(left));
             task.lateness_ms = Some(lateness(task, ctx.now));
             let why = format!("leased by {worker}");
-            take_attempt(task, State::Running, Some(note(&worker)), Some(lease), ctx.now.mono.after(lease));
+            take_attempt(
+                task,
+                State::Running,
+                Some(note(&worker)),
+                Some(lease),
+                ctx.now.mono.after(lease),
+            );
             if let Some(live) = &mut task.live {
                 live.started_at = Some(ctx.now.wall);
             }
@@ -313,10 +321,18 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         }
         Event::Replay => illegal,
 
-        Event::Resolve { succeeded, note: text } if state == State::Dead => {
+        Event::Resolve {
+            succeeded,
+            note: text,
+        } if state == State::Dead => {
             if succeeded {
                 task.dead_reason = None;
-                end(task, State::Succeeded, &why("settled as succeeded", &text), ctx);
+                end(
+                    task,
+                    State::Succeeded,
+                    &why("settled as succeeded", &text),
+                    ctx,
+                );
             } else {
                 task.dead_reason = Some(DeadReason::Refused);
                 log(task, state, &why("settled as failed", &text), ctx);
@@ -345,7 +361,12 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
                 // What began to wait while the topic was held has waited only since then.
                 let waited = ctx.now.wall.since(task.updated_at);
                 shift(task, held.min(waited));
-                log(task, state, "its topic goes on, with the time that was left", ctx);
+                log(
+                    task,
+                    state,
+                    "its topic goes on, with the time that was left",
+                    ctx,
+                );
             }
             Ok(Applied::Changed)
         }
@@ -403,7 +424,12 @@ fn take_attempt(
     });
 }
 
-fn record_attempt(task: &mut Task, outcome: &Outcome, started_at: Option<WallMs>, ctx: &Context<'_>) {
+fn record_attempt(
+    task: &mut Task,
+    outcome: &Outcome,
+    started_at: Option<WallMs>,
+    ctx: &Context<'_>,
+) {
     let live = task.live.take();
     let error = ErrorNote::of(outcome);
     task.last_outcome = Some(LastOutcome {
@@ -429,21 +455,31 @@ fn settle(task: &mut Task, outcome: Outcome, started_at: Option<WallMs>, ctx: &C
     record_attempt(task, &outcome, started_at, ctx);
     let unknown = leaves_the_work_in_doubt(&outcome);
     let spent = match outcome {
-        Outcome::Succeeded { result, result_dropped } => {
+        Outcome::Succeeded {
+            result,
+            result_dropped,
+        } => {
             task.result = result.map(RawJson);
             task.result_dropped = result_dropped;
             return end(task, State::Succeeded, "the attempt succeeded", ctx);
         }
         Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => {
             task.attempts = task.attempts.saturating_sub(1);
-            wait_again(task, Due::after(HANDED_BACK_WAIT, ctx.now), WaitingFor::Retry);
+            wait_again(
+                task,
+                Due::after(HANDED_BACK_WAIT, ctx.now),
+                WaitingFor::Retry,
+            );
             return log(task, before, "handed back", ctx);
         }
         Outcome::LeaseExpired => DeadReason::LeaseExpired,
         Outcome::Unknown => DeadReason::OutcomeUnknown,
         Outcome::TimedOut | Outcome::Failed(_) => DeadReason::AttemptsUsedUp,
     };
-    if task.total_until().is_some_and(|until| ctx.now.steady >= until) {
+    if task
+        .total_until()
+        .is_some_and(|until| ctx.now.steady >= until)
+    {
         if let Some(last) = &mut task.last_outcome {
             last.outcome = DeadReason::TotalTime.name();
         }
@@ -464,7 +500,12 @@ fn settle(task: &mut Task, outcome: Outcome, started_at: Option<WallMs>, ctx: &C
                 clock: PauseClock::Keep,
                 since: ctx.now.steady,
             });
-            log(task, before, "parked for a person after a failed attempt", ctx);
+            log(
+                task,
+                before,
+                "parked for a person after a failed attempt",
+                ctx,
+            );
         }
         OnFailure::Retry if !task.has_attempts_left() => die(task, spent, ctx),
         OnFailure::Retry => {
@@ -473,12 +514,19 @@ fn settle(task: &mut Task, outcome: Outcome, started_at: Option<WallMs>, ctx: &C
                 Outcome::Unknown => DurationMs(0),
                 Outcome::Failed(failure) => {
                     let ladder = task.spec.retry.delay_after(task.attempts, ctx.random);
-                    ladder.max(failure.retry_after.unwrap_or_default()).min(DELAY_MAX)
+                    ladder
+                        .max(failure.retry_after.unwrap_or_default())
+                        .min(DELAY_MAX)
                 }
                 _ => task.spec.retry.delay_after(task.attempts, ctx.random),
             };
             wait_again(task, Due::after(delay, ctx.now), WaitingFor::Retry);
-            log(task, before, &format!("attempt {}: {}", task.attempt.0, outcome.name()), ctx);
+            log(
+                task,
+                before,
+                &format!("attempt {}: {}", task.attempt.0, outcome.name()),
+                ctx,
+            );
         }
     }
 }
@@ -489,7 +537,9 @@ fn leaves_the_work_in_doubt(outcome: &Outcome) -> bool {
         Outcome::TimedOut | Outcome::LeaseExpired | Outcome::Unknown => true,
         // The connection broke after the request may have been read.
         Outcome::Failed(failure) => failure.code == "protocol",
-        Outcome::Succeeded { .. } | Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => false,
+        Outcome::Succeeded { .. } | Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => {
+            false
+        }
     }
 }
 

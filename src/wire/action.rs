@@ -177,10 +177,7 @@ fn header_name_flaw(name: &str) -> Option<&'static str> {
         Some("is no header name: letters, digits and -_.!#$%&'*+^`|~ only")
     } else if HEADERS_NOT_THEIRS.iter().any(is_name) {
         Some("must not be given: it belongs to the connection, or is sent by us")
-    } else if HEADER_PREFIXES_NOT_THEIRS
-        .iter()
-        .any(begins_with)
-    {
+    } else if HEADER_PREFIXES_NOT_THEIRS.iter().any(begins_with) {
         Some(
             "must not be given: names that begin with proxy-, webhook- or duetime- are not yours to send",
         )

@@ -533,8 +533,12 @@ impl<'j> Object<'j, '_> {
         self.shape.fields.iter().chain(self.beside).copied()
     }
 
+    fn slot(&self, name: &str) -> Option<usize> {
+        self.names().position(|known| known == name)
+    }
+
     fn take(&mut self, name: &str, json: &'j str) {
-        let slot = self.names().position(|known| known == name);
+        let slot = self.slot(name);
         let path = self.node.path.field(name);
         match slot.map(|slot| &mut self.values[slot]) {
             Some(value @ None) => *value = Some(json),
@@ -568,7 +572,7 @@ impl<'j> Object<'j, '_> {
     }
 
     fn get<'s>(&'s self, name: &'static str) -> Option<Node<'j, 's>> {
-        let slot = self.names().position(|known| known == name);
+        let slot = self.slot(name);
         let json = self.values[slot.expect("only declared fields are asked for")]?;
         (json != "null").then_some(Node {
             json,

@@ -27,7 +27,8 @@
 //! nothing of HTTP servers, running actors or stores; it reads no clock. No input makes it panic or recurse, and its
 //! work is linear in the input's length. What it lets through needs no second look.
 //!
-//! Cost, on one core: about 1 µs to read a typical create of 200 bytes, about 1 µs to write a task.
+//! Cost, measured on a busy 2-core machine: 1 µs to read a create of 170 bytes without a push, 3 µs with one (a URL is
+//! parsed), 2 µs to write a whole task, 0.3 µs a slim one.
 
 pub mod action;
 pub mod batch;

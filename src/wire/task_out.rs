@@ -21,9 +21,15 @@ use crate::wire::retry::{RetryBody, TimeoutsBody};
 use crate::wire::task_in::{CLASS, DELIVERY};
 use crate::wire::time::{Length, Time};
 
+/// Room for a task with a small payload, in bytes.
+const TASK_BYTES_USUAL: usize = 1024;
+
 /// Writes an answer as JSON.
 pub fn to_json(shape: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(shape).expect("shapes have texts for names, and memory takes all bytes")
+    let mut json = Vec::with_capacity(TASK_BYTES_USUAL);
+    serde_json::to_writer(&mut json, shape)
+        .expect("shapes have texts for names, and memory takes all bytes");
+    json
 }
 
 /// Pairs shown as an object; the function makes a value's text.
@@ -214,6 +220,25 @@ impl From<&Task> for SlimOut {
             due_at: Time(task.due.at),
             generation: task.generation,
             updated_at: Time(task.updated_at),
+        }
+    }
+}
+
+/// A task in short with the result that has just been given, as `complete` answers it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CompletedTask)]
+pub struct CompletedOut<'a> {
+    #[serde(flatten)]
+    slim: SlimOut,
+    #[schema(value_type = Option<serde_json::Value>)]
+    result: Option<&'a RawValue>,
+}
+
+impl<'a> From<&'a Task> for CompletedOut<'a> {
+    fn from(task: &'a Task) -> Self {
+        Self {
+            slim: task.into(),
+            result: embedded(task.result.as_ref()),
         }
     }
 }

@@ -16,17 +16,14 @@
 
 use std::fmt;
 
+use jiff::SignedDuration;
 use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone};
-use jiff::{SignedDuration, Timestamp};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::clock::{DurationMs, WallMs};
 use crate::task::duration;
-
-/// Midnight of 1 January of the year 0, and the last second that jiff takes, in milliseconds.
-const SHOWN_MS: std::ops::RangeInclusive<i64> = -62_167_219_200_000..=253_402_207_200_000;
 
 /// Why a text is not an instant.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -207,41 +204,15 @@ fn offset(text: &[u8]) -> Option<Option<i32>> {
 #[schema(value_type = String, format = DateTime, example = "2026-12-01T10:30:00.000Z")]
 pub struct Time(pub WallMs);
 
-impl Time {
-    fn digits(self) -> [u8; 24] {
-        let shown_ms = self.0.0.clamp(*SHOWN_MS.start(), *SHOWN_MS.end());
-        let at = Timestamp::from_millisecond(shown_ms).unwrap_or(Timestamp::UNIX_EPOCH);
-        let civil = Offset::UTC.to_datetime(at);
-        let mut text = *b"0000-00-00T00:00:00.000Z";
-        let mut put = |end: usize, mut number: i32| {
-            let mut at = end;
-            while number > 0 {
-                at -= 1;
-                text[at] += (number % 10) as u8;
-                number /= 10;
-            }
-        };
-        put(4, civil.year().into());
-        put(7, civil.month().into());
-        put(10, civil.day().into());
-        put(13, civil.hour().into());
-        put(16, civil.minute().into());
-        put(19, civil.second().into());
-        put(23, civil.subsec_nanosecond() / 1_000_000);
-        text
-    }
-}
-
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(std::str::from_utf8(&self.digits()).expect("digits and marks are ASCII"))
+        self.0.fmt(f)
     }
 }
 
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer
-            .serialize_str(std::str::from_utf8(&self.digits()).expect("digits and marks are ASCII"))
+        serializer.collect_str(&self.0)
     }
 }
 
@@ -395,13 +366,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_is_read_back_unchanged(at in SHOWN_MS) {
+        fn what_is_shown_is_read_back_unchanged(at in crate::clock::SHOWN_MS) {
             prop_assert_eq!(parse(&Time(WallMs(at)).to_string(), None), Ok(WallMs(at)));
         }
 
         #[test]
-        fn the_calendar_library_agrees(at in SHOWN_MS) {
-            let theirs = Timestamp::from_millisecond(at).unwrap();
+        fn the_calendar_library_agrees(at in crate::clock::SHOWN_MS) {
+            let theirs = jiff::Timestamp::from_millisecond(at).unwrap();
             prop_assert_eq!(Time(WallMs(at)).to_string(), format!("{theirs:.3}"));
         }
 

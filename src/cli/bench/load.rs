@@ -22,7 +22,9 @@ const HEAD_MAX: usize = 16 * 1024;
 pub(super) fn post(request: &mut Vec<u8>, path: &str, kind: &str, body: &[u8]) {
     request.clear();
     let length = body.len();
-    let head = format!("POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
+    );
     request.extend_from_slice(head.as_bytes());
     request.extend_from_slice(body);
 }
@@ -56,7 +58,9 @@ impl Connection {
         while !rest.is_empty() {
             match self.stream.try_write(rest) {
                 Ok(written) => rest = &rest[written..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.stream.writable().await?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.stream.writable().await?
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -104,14 +108,23 @@ impl Head {
     fn read(inbox: &[u8]) -> io::Result<Option<Self>> {
         let odd = |why: &str| io::Error::new(ErrorKind::InvalidData, why.to_owned());
         let Some(end) = inbox.windows(4).position(|four| four == b"\r\n\r\n") else {
-            return if inbox.len() > HEAD_MAX { Err(odd("the answer's head is too long")) } else { Ok(None) };
+            return if inbox.len() > HEAD_MAX {
+                Err(odd("the answer's head is too long"))
+            } else {
+                Ok(None)
+            };
         };
-        let head = std::str::from_utf8(&inbox[..end]).map_err(|_| odd("the answer's head is no text"))?;
+        let head =
+            std::str::from_utf8(&inbox[..end]).map_err(|_| odd("the answer's head is no text"))?;
         let mut lines = head.split("\r\n");
-        let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse().ok());
+        let status = lines
+            .next()
+            .and_then(|line| line.split(' ').nth(1))
+            .and_then(|code| code.parse().ok());
         let length = lines.find_map(|line| {
             let (name, value) = line.split_once(':')?;
-            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
+            name.eq_ignore_ascii_case("content-length")
+                .then(|| value.trim().parse().ok())?
         });
         Ok(Some(Self {
             status: status.ok_or_else(|| odd("the answer is no HTTP"))?,
@@ -156,9 +169,11 @@ pub(super) async fn load(
     next: impl Fn(&mut Vec<u8>) -> bool,
     take: impl Fn(Answer<'_>) -> Result<(), Failure>,
 ) -> Result<Load, Failure> {
-    let broken = |error: io::Error| Failure::new(format!("the connection to http://{to} broke: {error}"));
+    let broken =
+        |error: io::Error| Failure::new(format!("the connection to http://{to} broke: {error}"));
     let opened = try_join_all((0..connections).map(|_| Connection::open(to))).await;
-    let opened = opened.map_err(|error| Failure::new(format!("cannot connect to http://{to}: {error}")))?;
+    let opened =
+        opened.map_err(|error| Failure::new(format!("cannot connect to http://{to}: {error}")))?;
     let latencies = RefCell::new(Vec::new());
     let start = Instant::now();
     let last = Cell::new(start);
@@ -172,14 +187,20 @@ pub(super) async fn load(
                 let now = Instant::now();
                 last.set(now);
                 let us = now.duration_since(sent).as_micros();
-                latencies.borrow_mut().push(u32::try_from(us).unwrap_or(u32::MAX));
+                latencies
+                    .borrow_mut()
+                    .push(u32::try_from(us).unwrap_or(u32::MAX));
                 take(answer)?;
             }
             Ok::<_, Failure>(())
         }
     };
     let all = try_join_all(opened.into_iter().map(one));
-    let hangs = |_| Failure::new(format!("http://{to} did not answer all requests within {LOAD_MAX:?}"));
+    let hangs = |_| {
+        Failure::new(format!(
+            "http://{to} did not answer all requests within {LOAD_MAX:?}"
+        ))
+    };
     tokio::time::timeout(LOAD_MAX, all).await.map_err(hangs)??;
     let mut latencies_us = latencies.into_inner();
     latencies_us.sort_unstable();
@@ -195,8 +216,14 @@ pub(super) fn expect(status: u16) -> impl Fn(Answer<'_>) -> Result<(), Failure> 
         if answer.status == status {
             return Ok(());
         }
-        let body: String = String::from_utf8_lossy(answer.body).chars().take(300).collect();
-        Err(Failure::new(format!("the answer was {} instead of {status}: {body}", answer.status)))
+        let body: String = String::from_utf8_lossy(answer.body)
+            .chars()
+            .take(300)
+            .collect();
+        Err(Failure::new(format!(
+            "the answer was {} instead of {status}: {body}",
+            answer.status
+        )))
     }
 }
 
@@ -222,7 +249,8 @@ pub(super) async fn once(to: SocketAddr, request: &[u8], status: u16) -> Result<
 
 /// Appends text to a request's body. Memory takes all that is written.
 pub(super) fn append(body: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    body.write_fmt(text).expect("a vector takes all that is written");
+    body.write_fmt(text)
+        .expect("a vector takes all that is written");
 }
 
 #[cfg(test)]
@@ -237,7 +265,10 @@ mod tests {
             assert_eq!(Head::read(&text[..cut]).unwrap(), None, "{cut}");
         }
         let head = Head::read(text).unwrap().unwrap();
-        assert_eq!((head.status, head.body_bytes, &text[head.bytes..]), (201, 5, &b"hello"[..]));
+        assert_eq!(
+            (head.status, head.body_bytes, &text[head.bytes..]),
+            (201, 5, &b"hello"[..])
+        );
         assert!(Head::read(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").is_err());
         assert!(Head::read(b"not at all\r\n\r\n").is_err());
     }

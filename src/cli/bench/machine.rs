@@ -37,7 +37,9 @@ impl Machine {
 
     pub(super) fn words(&self) -> String {
         let unknown = || "unknown".to_owned();
-        let memory = self.memory_bytes.map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)));
+        let memory = self
+            .memory_bytes
+            .map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)));
         format!(
             "duetime {} ({} build) on {}, {} cores, {}, Linux {}",
             env!("CARGO_PKG_VERSION"),
@@ -63,7 +65,11 @@ impl Machine {
 }
 
 pub(super) fn build() -> &'static str {
-    if cfg!(debug_assertions) { "debug" } else { "release" }
+    if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    }
 }
 
 pub(super) fn cores() -> usize {
@@ -78,13 +84,17 @@ pub(super) fn resident_bytes() -> Option<u64> {
 /// How many files and sockets this process may have open.
 pub(super) fn open_files_max() -> Option<usize> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
 /// What a directory takes on the disk, in bytes: blocks, not lengths. A file that goes meanwhile counts nothing.
 pub(super) fn disk_bytes(directory: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    let Ok(entries) = fs::read_dir(directory) else {
+        return 0;
+    };
     entries
         .flatten()
         .map(|entry| match entry.metadata() {
@@ -98,7 +108,10 @@ pub(super) fn disk_bytes(directory: &Path) -> u64 {
 /// The kind of file system that a directory is on.
 pub(super) fn file_system(directory: &Path) -> Option<String> {
     let directory = directory.canonicalize().ok()?;
-    kind_of(&fs::read_to_string("/proc/self/mountinfo").ok()?, &directory)
+    kind_of(
+        &fs::read_to_string("/proc/self/mountinfo").ok()?,
+        &directory,
+    )
 }
 
 fn kind_of(mounts: &str, directory: &Path) -> Option<String> {
@@ -107,9 +120,14 @@ fn kind_of(mounts: &str, directory: &Path) -> Option<String> {
         let point = Path::new(place.split(' ').nth(4)?).to_owned();
         Some((point, kind.split(' ').next()?.to_owned()))
     };
-    let holding = mounts.lines().filter_map(mount).filter(|(point, _)| directory.starts_with(point));
+    let holding = mounts
+        .lines()
+        .filter_map(mount)
+        .filter(|(point, _)| directory.starts_with(point));
     // The innermost mount counts, and of two on the same place the later one.
-    holding.max_by_key(|(point, _)| point.components().count()).map(|(_, kind)| kind)
+    holding
+        .max_by_key(|(point, _)| point.components().count())
+        .map(|(_, kind)| kind)
 }
 
 /// The value of the first line `name: value`.

@@ -42,7 +42,8 @@ const NEVER_SOON: &str = r#""delay":"P1D""#;
 const NOTHING: &str = r#"{"none":{}}"#;
 
 const OTHER_PROCESS: &str = "the service is another process";
-const OTHER_MACHINE: &str = "the service cannot reach a receiver on this machine's loopback address";
+const OTHER_MACHINE: &str =
+    "the service cannot reach a receiver on this machine's loopback address";
 
 /// How much of each.
 #[derive(Clone, Debug)]
@@ -66,7 +67,7 @@ impl Scale {
             peer_for: Duration::from_secs(3),
             batch: 300_000,
             cancel: 100_000,
-            ended: 200_000,
+            ended: 100_000,
             push: 30_000,
             lateness_for: Duration::from_secs(10),
             pending: usize::try_from(pending).unwrap_or(usize::MAX),
@@ -163,7 +164,13 @@ impl Bench {
     }
 
     /// One batch of creates: items `from` to `to`, each due as `due` says.
-    fn creates(&self, topic: &str, (from, to): (usize, usize), due: &dyn Fn(usize) -> String, action: &str) -> Vec<u8> {
+    fn creates(
+        &self,
+        topic: &str,
+        (from, to): (usize, usize),
+        due: &dyn Fn(usize) -> String,
+        action: &str,
+    ) -> Vec<u8> {
         let mut body = Vec::new();
         for n in from..to {
             self.task(&mut body, topic, n, &due(n), action);
@@ -174,7 +181,13 @@ impl Bench {
 
     /// Creates tasks in batches, and checks that each was made. Bodies are made while it runs, so the rate
     /// means nothing; memory stays that of a few bodies.
-    async fn fill(&self, topic: &str, count: usize, due: &dyn Fn(usize) -> String, action: &str) -> Result<(), Failure> {
+    async fn fill(
+        &self,
+        topic: &str,
+        count: usize,
+        due: &dyn Fn(usize) -> String,
+        action: &str,
+    ) -> Result<(), Failure> {
         let made = Cell::new(0);
         let next = |request: &mut Vec<u8>| {
             let from = made.get();
@@ -185,11 +198,19 @@ impl Bench {
             from < to
         };
         let take = |answer: Answer<'_>| all_of(answer.body, 201).and_then(|()| expect(200)(answer));
-        load(self.site.address, BATCH_CONNECTIONS, next, take).await.map(drop)
+        load(self.site.address, BATCH_CONNECTIONS, next, take)
+            .await
+            .map(drop)
     }
 
     /// Sends prebuilt bodies over the connections of batches, and checks the items' statuses afterwards.
-    async fn flood(&self, path: &str, kind: &str, bodies: Vec<Vec<u8>>, status: u16) -> Result<Load, Failure> {
+    async fn flood(
+        &self,
+        path: &str,
+        kind: &str,
+        bodies: Vec<Vec<u8>>,
+        status: u16,
+    ) -> Result<Load, Failure> {
         let (bodies, answers) = (RefCell::new(bodies), RefCell::new(Vec::new()));
         let next = |request: &mut Vec<u8>| match bodies.borrow_mut().pop() {
             Some(body) => {
@@ -212,30 +233,56 @@ impl Bench {
     // ---------------------------------------------------------------- measures
 
     fn disk(&mut self) -> Result<Vec<Line>, Failure> {
-        let Some(data) = self.site.data() else { return Ok(vec![Line::NotMeasured(OTHER_PROCESS)]) };
+        let Some(data) = self.site.data() else {
+            return Ok(vec![Line::NotMeasured(OTHER_PROCESS)]);
+        };
         let bytes = self.task_bytes();
-        let failed = |error| Failure::new(format!("cannot append to a file in {}: {error}", data.display()));
+        let failed = |error| {
+            Failure::new(format!(
+                "cannot append to a file in {}: {error}",
+                data.display()
+            ))
+        };
         let single = append_rate(&data, bytes, self.scale.disk_for).map_err(failed)?;
         let many = append_rate(&data, bytes * TASKS_A_SYNC, self.scale.disk_for).map_err(failed)?;
         let tasks = many * TASKS_A_SYNC as f64;
         self.disk_tasks_per_s = Some(tasks);
         Ok(vec![
-            figure("disk_syncs_per_s", format!("disk: append + fdatasync of one task ({bytes} B)"), single),
-            figure("disk_tasks_per_s", format!("disk: tasks, {TASKS_A_SYNC} to a fdatasync"), tasks),
+            figure(
+                "disk_syncs_per_s",
+                format!("disk: append + fdatasync of one task ({bytes} B)"),
+                single,
+            ),
+            figure(
+                "disk_tasks_per_s",
+                format!("disk: tasks, {TASKS_A_SYNC} to a fdatasync"),
+                tasks,
+            ),
         ])
     }
 
     async fn create(&mut self) -> Result<Vec<Line>, Failure> {
-        let service = self.singles(self.site.address, self.scale.create_for).await?;
-        let peer = self.singles(self.site.peer.address, self.scale.peer_for).await?;
+        let service = self
+            .singles(self.site.address, self.scale.create_for)
+            .await?;
+        let peer = self
+            .singles(self.site.peer.address, self.scale.peer_for)
+            .await?;
         let rate = service.per_second(1);
         self.create_per_s = Some(rate);
         let beside = "an actix-web route that reads the same body and answers 201";
         let latency = |name, what: &str, q| {
             let (value, beside) = (service.latency_ms(q), peer.latency_ms(q));
-            Line::Figure(Figure::new(name, what, value, Unit::Millis).beside("the same route", Some(beside)))
+            Line::Figure(
+                Figure::new(name, what, value, Unit::Millis).beside("the same route", Some(beside)),
+            )
         };
-        let create = Figure::new("create_per_s", "create, single, 64 connections", rate, Unit::PerSecond);
+        let create = Figure::new(
+            "create_per_s",
+            "create, single, 64 connections",
+            rate,
+            Unit::PerSecond,
+        );
         Ok(vec![
             Line::Figure(create.beside(beside, Some(peer.per_second(1)))),
             latency("create_p50_ms", "  answered after, p50", 0.5),
@@ -250,7 +297,13 @@ impl Bench {
         let next = |request: &mut Vec<u8>| {
             let mut body = body.borrow_mut();
             body.clear();
-            self.task(&mut body, "create", n.replace(n.get() + 1), NEVER_SOON, NOTHING);
+            self.task(
+                &mut body,
+                "create",
+                n.replace(n.get() + 1),
+                NEVER_SOON,
+                NOTHING,
+            );
             post(request, "/v1/tasks", JSON, &body);
             Instant::now() < until
         };
@@ -260,26 +313,41 @@ impl Bench {
     async fn batch(&mut self) -> Result<Vec<Line>, Failure> {
         let never = |_| NEVER_SOON.to_owned();
         let parts = parts(self.scale.batch);
-        let bodies = parts.map(|part| self.creates("batch", part, &never, NOTHING)).collect();
-        let flooded = self.flood("/v1/tasks/batch?return=ids", NDJSON, bodies, 201).await?;
+        let bodies = parts
+            .map(|part| self.creates("batch", part, &never, NOTHING))
+            .collect();
+        let flooded = self
+            .flood("/v1/tasks/batch?return=ids", NDJSON, bodies, 201)
+            .await?;
         let rate = flooded.per_second(BATCH);
         self.batch_per_s = Some(rate);
         let what = "create, batches of 10 000, 4 connections";
         let figure = Figure::new("batch_per_s", what, rate, Unit::PerSecond);
-        let beside = format!("append + fdatasync of the same bytes, {TASKS_A_SYNC} tasks to a sync");
-        Ok(vec![Line::Figure(figure.beside(beside, self.disk_tasks_per_s))])
+        let beside =
+            format!("append + fdatasync of the same bytes, {TASKS_A_SYNC} tasks to a sync");
+        Ok(vec![Line::Figure(
+            figure.beside(beside, self.disk_tasks_per_s),
+        )])
     }
 
     async fn cancel(&mut self) -> Result<Vec<Line>, Failure> {
         let count = self.scale.cancel;
-        self.fill("cancel", 2 * count, &|_| NEVER_SOON.to_owned(), NOTHING).await?;
+        self.fill("cancel", 2 * count, &|_| NEVER_SOON.to_owned(), NOTHING)
+            .await?;
         let n = Cell::new(0);
         let next = |request: &mut Vec<u8>| {
             let key = self.key(n.replace(n.get() + 1));
-            post(request, &format!("/v1/topics/bench.cancel/keys/{key}/cancel"), JSON, b"{}");
+            post(
+                request,
+                &format!("/v1/topics/bench.cancel/keys/{key}/cancel"),
+                JSON,
+                b"{}",
+            );
             n.get() <= count
         };
-        let single = load(self.site.address, CONNECTIONS, next, expect(200)).await?.per_second(1);
+        let single = load(self.site.address, CONNECTIONS, next, expect(200))
+            .await?
+            .per_second(1);
         let bodies = parts(count).map(|(from, to)| {
             let mut body = br#"{"ops":["#.to_vec();
             for n in from..to {
@@ -293,10 +361,22 @@ impl Bench {
             body.extend_from_slice(b"]}");
             body
         });
-        let batches = self.flood("/v1/batch?return=ids", JSON, bodies.collect(), 200).await?;
-        let single = Figure::new("cancel_per_s", "cancel by key, single, 64 connections", single, Unit::PerSecond);
+        let batches = self
+            .flood("/v1/batch?return=ids", JSON, bodies.collect(), 200)
+            .await?;
+        let single = Figure::new(
+            "cancel_per_s",
+            "cancel by key, single, 64 connections",
+            single,
+            Unit::PerSecond,
+        );
         let rate = batches.per_second(BATCH);
-        let many = Figure::new("cancel_batch_per_s", "cancel by key, batches of 10 000", rate, Unit::PerSecond);
+        let many = Figure::new(
+            "cancel_batch_per_s",
+            "cancel by key, batches of 10 000",
+            rate,
+            Unit::PerSecond,
+        );
         Ok(vec![
             Line::Figure(single.beside("create, single", self.create_per_s)),
             Line::Figure(many.beside("create, in batches", self.batch_per_s)),
@@ -328,21 +408,31 @@ impl Bench {
         self.all_succeeded("bench.push", before + count).await?;
         let received = self.site.peer.received.count();
         if received != count {
-            return Err(Failure::new(format!("{count} pushes were due and {received} came")));
+            return Err(Failure::new(format!(
+                "{count} pushes were due and {received} came"
+            )));
         }
         let what = format!("HTTP push, {count} due at once");
         let figure = Figure::new("push_per_s", what, rate, Unit::PerSecond);
-        let beside = format!("the same HTTP client without duetime, {} at a time", self.site.pushes);
+        let beside = format!(
+            "the same HTTP client without duetime, {} at a time",
+            self.site.pushes
+        );
         Ok(vec![Line::Figure(figure.beside(beside, Some(peer)))])
     }
 
     fn push_to(&self, route: &str) -> String {
-        format!(r#"{{"http":{{"url":"http://{}/{route}"}}}}"#, self.site.peer.address)
+        format!(
+            r#"{{"http":{{"url":"http://{}/{route}"}}}}"#,
+            self.site.peer.address
+        )
     }
 
     /// The executor's HTTP client, alone: as many requests, as large as a push, as many at a time.
     async fn bare_pushes(&self, count: usize) -> Result<f64, Failure> {
-        let failed = |error: &dyn std::fmt::Display| Failure::new(format!("a request to the receiver failed: {error}"));
+        let failed = |error: &dyn std::fmt::Display| {
+            Failure::new(format!("a request to the receiver failed: {error}"))
+        };
         // Fails only when a provider is there already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
@@ -370,7 +460,10 @@ impl Bench {
             let share = each.min(count.saturating_sub(n * each));
             runtime.spawn(async move {
                 for _ in 0..share {
-                    let call = client.post(&url).header("content-type", JSON).body(body.clone());
+                    let call = client
+                        .post(&url)
+                        .header("content-type", JSON)
+                        .body(body.clone());
                     call.send().await?.error_for_status()?.bytes().await?;
                 }
                 Ok::<_, reqwest::Error>(())
@@ -381,7 +474,10 @@ impl Bench {
         drop(client);
         // A runtime must not be waited for on another one.
         runtime.shutdown_background();
-        for sender in sent.map_err(|error| failed(&error))?.map_err(|error| failed(&error))? {
+        for sender in sent
+            .map_err(|error| failed(&error))?
+            .map_err(|error| failed(&error))?
+        {
             sender.map_err(|error| failed(&error))?;
         }
         Ok(count as f64 / took.as_secs_f64())
@@ -395,16 +491,25 @@ impl Bench {
         let first = self.service_now().await?.after(DurationMs::secs(1));
         let due = |n: usize| due_at(WallMs(first.0 + (n * 1000 / STARTS_PER_S) as i64));
         self.site.peer.received.expect(count);
-        self.fill("lateness", count, &due, &self.push_to("late")).await?;
-        self.site.peer.received.complete(self.scale.lateness_for + DRAIN_MAX).await?;
+        self.fill("lateness", count, &due, &self.push_to("late"))
+            .await?;
+        self.site
+            .peer
+            .received
+            .complete(self.scale.lateness_for + DRAIN_MAX)
+            .await?;
         let late_us = self.site.peer.received.late_us();
         let early = late_us.iter().filter(|us| **us < 0).count();
         if early > 0 {
-            return Err(Failure::new(format!("{early} of {count} pushes came before their due time")));
+            return Err(Failure::new(format!(
+                "{early} of {count} pushes came before their due time"
+            )));
         }
         let ms = |q| quantile(&late_us, q).map_or(0.0, |us| us as f64 / 1000.0);
-        let what = |q: &str| format!("late at {STARTS_PER_S} starts/s, as the receiver sees it, {q}");
-        let line = |name, q: &str, value| Line::Figure(Figure::new(name, what(q), value, Unit::Millis));
+        let what =
+            |q: &str| format!("late at {STARTS_PER_S} starts/s, as the receiver sees it, {q}");
+        let line =
+            |name, q: &str, value| Line::Figure(Figure::new(name, what(q), value, Unit::Millis));
         Ok(vec![
             line("late_p50_ms", "p50", ms(0.5)),
             line("late_p99_ms", "p99", ms(0.99)),
@@ -413,19 +518,38 @@ impl Bench {
     }
 
     async fn pending(&mut self) -> Result<Vec<Line>, Failure> {
-        let Some(data) = self.site.data() else { return Ok(vec![Line::NotMeasured(OTHER_PROCESS)]) };
+        let Some(data) = self.site.data() else {
+            return Ok(vec![Line::NotMeasured(OTHER_PROCESS)]);
+        };
         let never = |_| NEVER_SOON.to_owned();
         // What is taken once, by threads, buffers and caches, is not to be counted for each task.
-        self.fill("warm", BATCH_CONNECTIONS * BATCH, &never, NOTHING).await?;
+        self.fill("warm", BATCH_CONNECTIONS * BATCH, &never, NOTHING)
+            .await?;
         let unknown = || Failure::new("cannot read this process's memory from /proc/self/status");
-        let (memory, disk) = (machine::resident_bytes().ok_or_else(unknown)?, settled_bytes(&data).await);
+        let (memory, disk) = (
+            machine::resident_bytes().ok_or_else(unknown)?,
+            settled_bytes(&data).await,
+        );
         let count = self.scale.pending;
         self.fill("pending", count, &never, NOTHING).await?;
-        let (memory_after, disk_after) = (machine::resident_bytes().ok_or_else(unknown)?, settled_bytes(&data).await);
+        let (memory_after, disk_after) = (
+            machine::resident_bytes().ok_or_else(unknown)?,
+            settled_bytes(&data).await,
+        );
         let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / count as f64;
         let what = |of: &str| format!("{of} for each of {count} pending tasks");
-        let memory = Figure::new("pending_memory_bytes", what("memory"), each(memory, memory_after), Unit::Bytes);
-        let disk = Figure::new("pending_disk_bytes", what("disk"), each(disk, disk_after), Unit::Bytes);
+        let memory = Figure::new(
+            "pending_memory_bytes",
+            what("memory"),
+            each(memory, memory_after),
+            Unit::Bytes,
+        );
+        let disk = Figure::new(
+            "pending_disk_bytes",
+            what("disk"),
+            each(disk, disk_after),
+            Unit::Bytes,
+        );
         let raw = self.task_bytes() as f64;
         Ok(vec![
             Line::Figure(memory.beside("the task as it is sent", Some(raw))),
@@ -436,17 +560,36 @@ impl Bench {
     // ---------------------------------------------------------------- time and counts
 
     /// Creates tasks that are all due at one instant; the instant, on our own clock.
-    async fn fill_due(&mut self, topic: &str, count: usize, action: &str) -> Result<Instant, Failure> {
-        // How long a batch takes here decides how far ahead the instant has to be.
+    async fn fill_due(
+        &mut self,
+        topic: &str,
+        count: usize,
+        action: &str,
+    ) -> Result<Instant, Failure> {
+        // The slowest rate seen so far, and three times the time that follows from it: an instant that comes before
+        // the last task is created is no use.
         let begun = Instant::now();
-        self.fill(&format!("pilot.{topic}"), BATCH, &|_| NEVER_SOON.to_owned(), NOTHING).await?;
-        let lead = Duration::from_secs(1) + begun.elapsed() * u32::try_from(count.div_ceil(BATCH)).unwrap_or(u32::MAX);
+        self.fill(
+            &format!("pilot.{topic}"),
+            BATCH,
+            &|_| NEVER_SOON.to_owned(),
+            NOTHING,
+        )
+        .await?;
+        let pilot = BATCH as f64 / begun.elapsed().as_secs_f64();
+        let slowest = self.batch_per_s.map_or(pilot, |known| known.min(pilot));
+        let lead = Duration::from_secs_f64(1.0 + 3.0 * count as f64 / slowest);
         let now = self.service_now().await?;
         let due = Instant::now() + lead;
-        let at = now.after(DurationMs(u64::try_from(lead.as_millis()).unwrap_or(u64::MAX)));
+        let at = now.after(DurationMs(
+            u64::try_from(lead.as_millis()).unwrap_or(u64::MAX),
+        ));
         self.fill(topic, count, &|_| due_at(at), action).await?;
         if Instant::now() > due {
-            return Err(Failure::new(format!("creating {count} tasks took longer than the {lead:.1?} planned for it")));
+            return Err(Failure::new(format!(
+                "creating {count} tasks took longer than the {lead:.1?} planned for it"
+            ))
+            .then("the machine is busier than a moment ago: measure again"));
         }
         Ok(due)
     }
@@ -463,23 +606,32 @@ impl Bench {
             post(&mut request, "/v1/tasks", JSON, &body);
             let answer = once(self.site.address, &request, 201).await?;
             let task: Value = serde_json::from_slice(&answer).unwrap_or_default();
-            let there = task["created_at"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
-            let there = there.ok_or_else(|| Failure::new("the service's task has no `created_at`"))?;
+            let there = task["created_at"]
+                .as_str()
+                .and_then(|at| at.parse::<jiff::Timestamp>().ok());
+            let there =
+                there.ok_or_else(|| Failure::new("the service's task has no `created_at`"))?;
             // Half of the way there and back.
             let middle = (here.0 + self.clock.now().wall.0) / 2;
             self.ahead_ms = Some(there.as_millisecond() - middle);
         }
-        Ok(WallMs(self.clock.now().wall.0 + self.ahead_ms.unwrap_or_default()))
+        Ok(WallMs(
+            self.clock.now().wall.0 + self.ahead_ms.unwrap_or_default(),
+        ))
     }
 
     /// How many tasks of a topic have succeeded.
     async fn succeeded(&self, topic: &str) -> Result<usize, Failure> {
-        once(self.site.address, STATS, 200).await.and_then(|body| succeeded_in(&body, topic))
+        once(self.site.address, STATS, 200)
+            .await
+            .and_then(|body| succeeded_in(&body, topic))
     }
 
     /// Waits until so many tasks of a topic have succeeded; when that was seen.
     async fn all_succeeded(&self, topic: &str, wanted: usize) -> Result<Instant, Failure> {
-        let broken = |error: std::io::Error| Failure::new(format!("the service's counts can't be read: {error}"));
+        let broken = |error: std::io::Error| {
+            Failure::new(format!("the service's counts can't be read: {error}"))
+        };
         let mut connection = Connection::open(self.site.address).await.map_err(broken)?;
         let mut until = None;
         loop {
@@ -490,7 +642,9 @@ impl Bench {
                 return Ok(now);
             }
             if now > *until.get_or_insert(now + DRAIN_MAX) {
-                return Err(Failure::new(format!("only {count} of {wanted} tasks of {topic} ended within {DRAIN_MAX:?}")));
+                return Err(Failure::new(format!(
+                    "only {count} of {wanted} tasks of {topic} ended within {DRAIN_MAX:?}"
+                )));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -500,10 +654,13 @@ impl Bench {
 const STATS: &[u8] = b"GET /v1/stats HTTP/1.1\r\nhost: bench\r\n\r\n";
 
 fn succeeded_in(stats: &[u8], topic: &str) -> Result<usize, Failure> {
-    let stats: Value = serde_json::from_slice(stats).map_err(|error| Failure::new(format!("/v1/stats: {error}")))?;
+    let stats: Value = serde_json::from_slice(stats)
+        .map_err(|error| Failure::new(format!("/v1/stats: {error}")))?;
     let rows = stats["topics"].as_array().into_iter().flatten();
     let row = rows.into_iter().find(|row| row["topic"] == topic);
-    let count = row.and_then(|row| row["states"]["succeeded"].as_u64()).unwrap_or(0);
+    let count = row
+        .and_then(|row| row["states"]["succeeded"].as_u64())
+        .unwrap_or(0);
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
@@ -517,7 +674,9 @@ fn due_at(at: WallMs) -> String {
 
 /// Ranges of at most a batch that make up `count`.
 fn parts(count: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..count).step_by(BATCH).map(move |from| (from, count.min(from + BATCH)))
+    (0..count)
+        .step_by(BATCH)
+        .map(move |from| (from, count.min(from + BATCH)))
 }
 
 /// The answer to a batch, as far as it is checked.
@@ -534,20 +693,29 @@ struct Item {
 fn all_of(answer: &[u8], status: u16) -> Result<(), Failure> {
     let parsed: Result<Items, _> = serde_json::from_slice(answer);
     let odd = match &parsed {
-        Ok(answer) => answer.items.iter().filter(|item| item.status != status).count(),
+        Ok(answer) => answer
+            .items
+            .iter()
+            .filter(|item| item.status != status)
+            .count(),
         Err(_) => 1,
     };
     if odd == 0 {
         return Ok(());
     }
     let excerpt: String = String::from_utf8_lossy(answer).chars().take(300).collect();
-    Err(Failure::new(format!("{odd} items of a batch were not answered with {status}: {excerpt}")))
+    Err(Failure::new(format!(
+        "{odd} items of a batch were not answered with {status}: {excerpt}"
+    )))
 }
 
 /// Appends and syncs for a while; how often a second.
 fn append_rate(directory: &Path, bytes: usize, length: Duration) -> std::io::Result<f64> {
     let path = directory.join("append");
-    let mut file = OpenOptions::new().create_new(true).append(true).open(&path)?;
+    let mut file = OpenOptions::new()
+        .create_new(true)
+        .append(true)
+        .open(&path)?;
     let block = vec![b'x'; bytes];
     let (start, mut count) = (Instant::now(), 0_u32);
     while start.elapsed() < length {
@@ -580,13 +748,23 @@ mod tests {
     #[test]
     fn parts_make_up_the_whole() {
         let parts: Vec<_> = parts(2 * BATCH + 5).collect();
-        assert_eq!(parts, [(0, BATCH), (BATCH, 2 * BATCH), (2 * BATCH, 2 * BATCH + 5)]);
+        assert_eq!(
+            parts,
+            [(0, BATCH), (BATCH, 2 * BATCH), (2 * BATCH, 2 * BATCH + 5)]
+        );
     }
 
     #[test]
     fn an_item_with_another_status_is_an_error_that_shows_it() {
-        assert!(all_of(br#"{"items":[{"status":201,"id":"x"},{"status":201}]}"#, 201).is_ok());
-        let odd = all_of(br#"{"items":[{"status":201},{"status":503}]}"#, 201).map_err(|error| format!("{error:?}"));
+        assert!(
+            all_of(
+                br#"{"items":[{"status":201,"id":"x"},{"status":201}]}"#,
+                201
+            )
+            .is_ok()
+        );
+        let odd = all_of(br#"{"items":[{"status":201},{"status":503}]}"#, 201)
+            .map_err(|error| format!("{error:?}"));
         assert!(odd.is_err_and(|text| text.contains("1 items") && text.contains("503")));
         assert!(all_of(b"", 201).is_err());
     }

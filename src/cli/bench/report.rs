@@ -80,7 +80,10 @@ impl Figure {
     }
 
     fn json(&self, of: Measure) -> Value {
-        let beside = self.beside.as_ref().map(|(what, value)| json!({"what": what, "value": round(*value)}));
+        let beside = self
+            .beside
+            .as_ref()
+            .map(|(what, value)| json!({"what": what, "value": round(*value)}));
         json!({
             "measure": of.name(),
             "name": self.name,
@@ -132,14 +135,20 @@ impl Report {
         let shared = "the load generator and the receiver of the pushes share the cores with the service, \
                       in a figure as in its peer";
         let busy = |load| {
-            format!("other programs kept the machine busy before it began (load {load}): it can do better than this")
+            format!(
+                "other programs kept the machine busy before it began (load {load}): it can do better than this"
+            )
         };
         let debug = "this is a debug build: its figures say little";
         let is_debug = machine::build() == "debug";
-        [Some(shared.to_owned()), self.machine.busy_with().map(busy), is_debug.then(|| debug.to_owned())]
-            .into_iter()
-            .flatten()
-            .collect()
+        [
+            Some(shared.to_owned()),
+            self.machine.busy_with().map(busy),
+            is_debug.then(|| debug.to_owned()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     pub(super) fn text(&self) -> String {
@@ -153,14 +162,22 @@ impl Report {
                 Line::Figure(figure) => [
                     figure.what.clone(),
                     figure.unit.shown(figure.value),
-                    figure.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
-                    figure.beside.as_ref().map_or_else(String::new, |(what, value)| {
-                        format!("{}  {what}", figure.unit.shown(*value))
-                    }),
+                    figure
+                        .ratio()
+                        .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+                    figure
+                        .beside
+                        .as_ref()
+                        .map_or_else(String::new, |(what, value)| {
+                            format!("{}  {what}", figure.unit.shown(*value))
+                        }),
                 ],
-                Line::NotMeasured(why) => {
-                    [of.name(), "-".to_owned(), "-".to_owned(), format!("not measured: {why}")]
-                }
+                Line::NotMeasured(why) => [
+                    of.name(),
+                    "-".to_owned(),
+                    "-".to_owned(),
+                    format!("not measured: {why}"),
+                ],
             });
         }
         for (place, column) in table.column_iter_mut().enumerate() {
@@ -169,8 +186,18 @@ impl Report {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        let notes: Vec<String> = self.notes().into_iter().map(|note| format!("note: {note}")).collect();
-        format!("{}\n{}\n\n{}\n\n{}", self.machine.words(), self.service, table.trim_fmt(), notes.join("\n"))
+        let notes: Vec<String> = self
+            .notes()
+            .into_iter()
+            .map(|note| format!("note: {note}"))
+            .collect();
+        format!(
+            "{}\n{}\n\n{}\n\n{}",
+            self.machine.words(),
+            self.service,
+            table.trim_fmt(),
+            notes.join("\n")
+        )
     }
 
     pub(super) fn json(&self) -> Value {
@@ -197,12 +224,18 @@ mod tests {
 
     fn report() -> Report {
         let mut report = Report::new(Machine::look(), "a service".to_owned());
-        report.add(Measure::Pending, vec![Line::NotMeasured("the service is another process")]);
+        report.add(
+            Measure::Pending,
+            vec![Line::NotMeasured("the service is another process")],
+        );
         let create = Figure::new("create_per_s", "create, single", 19_123.4, Unit::PerSecond);
         let p99 = Figure::new("create_p99_ms", "  latency p99", 7.125, Unit::Millis);
         report.add(
             Measure::Create,
-            vec![Line::Figure(create.beside("bare route", Some(48_000.0))), Line::Figure(p99)],
+            vec![
+                Line::Figure(create.beside("bare route", Some(48_000.0))),
+                Line::Figure(p99),
+            ],
         );
         report
     }
@@ -212,11 +245,17 @@ mod tests {
         let text = report().text();
         let line = |words: &str| text.lines().position(|line| line.contains(words));
         assert!(line("create, single") < line("pending"), "{text}");
-        let create = text.lines().find(|line| line.starts_with("create, single")).unwrap_or_default();
+        let create = text
+            .lines()
+            .find(|line| line.starts_with("create, single"))
+            .unwrap_or_default();
         for words in ["19 123 /s", "0.40", "48 000 /s  bare route"] {
             assert!(create.contains(words), "{words} in {create}");
         }
-        assert!(text.contains("7.12 ms") && text.contains("not measured: the service is another process"));
+        assert!(
+            text.contains("7.12 ms")
+                && text.contains("not measured: the service is another process")
+        );
         assert!(!text.contains('\u{1b}'));
     }
 
@@ -232,7 +271,12 @@ mod tests {
 
     #[test]
     fn thousands_are_set_apart() {
-        for (value, text) in [(0.4, "0"), (999.0, "999"), (1000.0, "1 000"), (1_234_567.0, "1 234 567")] {
+        for (value, text) in [
+            (0.4, "0"),
+            (999.0, "999"),
+            (1000.0, "1 000"),
+            (1_234_567.0, "1 234 567"),
+        ] {
             assert_eq!(grouped(value), text);
         }
     }

@@ -53,15 +53,22 @@ struct Own {
 impl Site {
     /// Starts a service in this process, on a directory of its own inside `parent`.
     pub(super) async fn own(parent: Option<&Path>) -> Result<Self, Failure> {
-        let cannot = |what: &str, error: &dyn std::fmt::Display| Failure::new(format!("cannot {what}: {error}"));
+        let cannot = |what: &str, error: &dyn std::fmt::Display| {
+            Failure::new(format!("cannot {what}: {error}"))
+        };
         let data = match parent {
             Some(parent) => tempfile::tempdir_in(parent),
             None => tempfile::tempdir(),
         };
         let data = data.map_err(|error| cannot("make a directory for the data", &error))?;
         let pushes = pushes();
-        let builder = Duetime::builder().data_dir(data.path().join("data")).running_max(pushes);
-        let engine = builder.start().await.map_err(|error| cannot("start the service", &error))?;
+        let builder = Duetime::builder()
+            .data_dir(data.path().join("data"))
+            .running_max(pushes);
+        let engine = builder
+            .start()
+            .await
+            .map_err(|error| cannot("start the service", &error))?;
         let bound = bind(([127, 0, 0, 1], 0).into()).map_err(|error| cannot("listen", &error))?;
         let address = bound.address;
         let (stop, stopped) = oneshot::channel::<()>();
@@ -73,18 +80,32 @@ impl Site {
             http: HttpOptions::default(),
         };
         // A sender that is dropped asks for a stop just the same.
-        let serving = actix_web::rt::spawn(serve(bound, engine, options, async move { drop(stopped.await) }));
+        let serving =
+            actix_web::rt::spawn(serve(
+                bound,
+                engine,
+                options,
+                async move { drop(stopped.await) },
+            ));
         Ok(Self {
             address,
             peer: Peer::start()?,
             pushes,
-            own: Some(Own { data, stop, serving }),
+            own: Some(Own {
+                data,
+                stop,
+                serving,
+            }),
         })
     }
 
     /// Takes a service that runs elsewhere.
     pub(super) async fn elsewhere(url: &Url) -> Result<Self, Failure> {
-        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let host = url
+            .host_str()
+            .unwrap_or_default()
+            .trim_matches(['[', ']'])
+            .to_owned();
         let port = url.port_or_known_default().unwrap_or(80);
         // Whatever the name leads to; a plain look-up may block, and nothing else runs yet.
         let addresses = (host.as_str(), port).to_socket_addrs();
@@ -132,7 +153,9 @@ impl Site {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(Failure::new(format!("the service failed: {error}"))),
             Ok(Err(error)) => Err(Failure::new(format!("the service failed: {error}"))),
-            Err(_) => Err(Failure::new(format!("the service did not stop within {limit:?}"))),
+            Err(_) => Err(Failure::new(format!(
+                "the service did not stop within {limit:?}"
+            ))),
         }
     }
 }
@@ -188,8 +211,13 @@ impl Received {
                 return Ok(at);
             }
             if Instant::now() > until {
-                let (count, wanted) = (self.count.load(Ordering::SeqCst), self.wanted.load(Ordering::SeqCst));
-                return Err(Failure::new(format!("only {count} of {wanted} pushes came within {limit:?}")));
+                let (count, wanted) = (
+                    self.count.load(Ordering::SeqCst),
+                    self.wanted.load(Ordering::SeqCst),
+                );
+                return Err(Failure::new(format!(
+                    "only {count} of {wanted} pushes came within {limit:?}"
+                )));
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -215,7 +243,9 @@ struct Push {
 }
 
 async fn create(body: Bytes) -> HttpResponse {
-    HttpResponse::Created().content_type("application/json").body(body)
+    HttpResponse::Created()
+        .content_type("application/json")
+        .body(body)
 }
 
 async fn count(received: Data<Received>, _: Bytes) -> HttpResponse {
@@ -224,9 +254,15 @@ async fn count(received: Data<Received>, _: Bytes) -> HttpResponse {
 }
 
 async fn late(received: Data<Received>, body: Bytes) -> HttpResponse {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let due = serde_json::from_slice::<Push>(&body).ok().and_then(|push| push.due_at.parse::<Timestamp>().ok());
-    let Some(due) = due else { return HttpResponse::BadRequest().finish() };
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let due = serde_json::from_slice::<Push>(&body)
+        .ok()
+        .and_then(|push| push.due_at.parse::<Timestamp>().ok());
+    let Some(due) = due else {
+        return HttpResponse::BadRequest().finish();
+    };
     let now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
     received.late_us.lock().push(now_us - due.as_microsecond());
     received.one_more();

@@ -12,6 +12,7 @@ use super::*;
 use crate::clock::Now;
 use crate::executor::AttemptReport;
 use crate::ids::{AttemptToken, Slot, TaskId};
+use crate::watchdog::{ChildId, Generation, named_arbiter};
 
 /// Longest wait for anything that must happen.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -86,6 +87,7 @@ impl Bench {
             task: TaskId::with_tail(Slot::of_hash(7), WallMs(1), 7),
             token: AttemptToken(3),
             deadline: self.clock.now().mono.after(time),
+            grace: DurationMs(0),
             cancel: CancellationToken::new(),
             work: Work::Http(call),
         }
@@ -678,7 +680,16 @@ fn the_actor_runs_what_it_is_sent() {
     let bench = Bench::new();
     let (url, _seen) = receiver(&answer("200 OK", b"7"));
     actix::System::new().block_on(async {
-        let actor = HttpPushActor::new(bench.push.clone()).start();
+        let child = ChildContext {
+            generation: Generation(1),
+            pulse: Arc::new(Pulse::new(bench.clock.now().mono)),
+            death: DeathNotice::new(ChildId(0), Generation(1), drop),
+            kill: KillSwitch::new(),
+        };
+        let thread = named_arbiter("http-push").unwrap();
+        let (push, on) = (bench.push.clone(), thread.handle());
+        let actor =
+            HttpPushActor::start_in_arbiter(&on, move |_| HttpPushActor::new(push, child, thread));
         actor.send(bench.attempt(get(&url), LONG)).await.unwrap();
     });
     assert_eq!(bench.report().outcome, succeeded(Some("7")));

@@ -77,7 +77,11 @@ pub enum JournalError {
     },
     /// Something that was durable is no longer there, or is not what was written.
     #[error("{} is damaged at byte {offset}: {why}", file.display())]
-    Corrupt { file: PathBuf, offset: u64, why: String },
+    Corrupt {
+        file: PathBuf,
+        offset: u64,
+        why: String,
+    },
     /// An earlier call failed; only opening the journal anew helps.
     #[error("the journal is poisoned by an earlier error")]
     Poisoned,
@@ -168,7 +172,9 @@ impl JournalDirectory {
         fs::create_dir_all(path).map_err(failed)?;
         let path = path.canonicalize().map_err(failed)?;
         for above in path.ancestors().skip(1).take(4) {
-            File::open(above).and_then(|d| d.sync_all()).map_err(failed)?;
+            File::open(above)
+                .and_then(|d| d.sync_all())
+                .map_err(failed)?;
         }
         let handle = File::open(&path).map_err(failed)?;
         Ok(Self { path, handle })
@@ -206,7 +212,9 @@ impl JournalFiles for JournalDirectory {
     }
 
     fn open(&self, id: SegmentId) -> io::Result<Box<dyn SegmentFile>> {
-        Ok(Box::new(OpenOptions::new().write(true).open(self.path(id))?))
+        Ok(Box::new(
+            OpenOptions::new().write(true).open(self.path(id))?,
+        ))
     }
 
     fn remove(&self, id: SegmentId) -> io::Result<()> {
@@ -319,7 +327,11 @@ impl Journal {
             next_id: ids.last().map_or(first, |last| SegmentId(last.0 + 1)),
             last_sequence: chain.first().map_or(0, |opening| opening.after),
             last_epoch: chain.last().map(|opening| opening.epoch),
-            superfluous: ids.iter().copied().filter(|id| Some(*id) < oldest).collect(),
+            superfluous: ids
+                .iter()
+                .copied()
+                .filter(|id| Some(*id) < oldest)
+                .collect(),
             torn: None,
             state: State::Replayed(None),
             buffer: Vec::new(),
@@ -373,7 +385,9 @@ impl Journal {
     pub fn append(&mut self, payload: &[&[u8]]) -> Result<u64, JournalError> {
         let payload_bytes = payload.iter().map(|part| part.len()).sum();
         if payload_bytes > FRAME_BYTES_MAX {
-            return Err(JournalError::TooLarge { bytes: payload_bytes });
+            return Err(JournalError::TooLarge {
+                bytes: payload_bytes,
+            });
         }
         let mut page = match mem::replace(&mut self.state, State::Poisoned) {
             State::Writing(page) => page,
@@ -488,7 +502,10 @@ impl Journal {
                     return Err(self.corrupt(id, at as u64, why));
                 }
                 Err(_) => {
-                    torn = rest.iter().any(|byte| *byte != 0).then_some((id, at as u64));
+                    torn = rest
+                        .iter()
+                        .any(|byte| *byte != 0)
+                        .then_some((id, at as u64));
                     break;
                 }
             }
@@ -526,9 +543,13 @@ impl Journal {
     fn write_again(&mut self, tail: &Unwitnessed) -> Result<(), JournalError> {
         let file = self.files.open(tail.id);
         let mut file = file.map_err(io_error(&*self.files, "opening", tail.id))?;
-        file.write_at(tail.offset, &tail.bytes)
-            .map_err(io_error(&*self.files, "writing to", tail.id))?;
-        file.sync().map_err(io_error(&*self.files, "syncing", tail.id))?;
+        file.write_at(tail.offset, &tail.bytes).map_err(io_error(
+            &*self.files,
+            "writing to",
+            tail.id,
+        ))?;
+        file.sync()
+            .map_err(io_error(&*self.files, "syncing", tail.id))?;
         let entered = self.files.sync_directory();
         entered.map_err(io_error(&*self.files, "syncing the name of", tail.id))
     }
@@ -543,7 +564,10 @@ impl Journal {
             id,
             epoch,
             after: self.last_sequence,
-            previous: self.segments.back().map(|segment| (segment.id, segment.end)),
+            previous: self
+                .segments
+                .back()
+                .map(|segment| (segment.id, segment.end)),
         };
         opening.encode(&mut self.buffer);
         self.next_id = SegmentId(id.0 + 1);
@@ -564,9 +588,13 @@ impl Journal {
     /// Writes the buffer at the end of the page and makes it durable.
     fn flush(&mut self, page: &mut Page) -> Result<(), JournalError> {
         let file = &mut page.file;
-        file.write_at(self.end(), &self.buffer)
-            .map_err(io_error(&*self.files, "writing to", page.id))?;
-        file.sync().map_err(io_error(&*self.files, "syncing", page.id))?;
+        file.write_at(self.end(), &self.buffer).map_err(io_error(
+            &*self.files,
+            "writing to",
+            page.id,
+        ))?;
+        file.sync()
+            .map_err(io_error(&*self.files, "syncing", page.id))?;
         if !page.entered {
             let entered = self.files.sync_directory();
             entered.map_err(io_error(&*self.files, "syncing the name of", page.id))?;
@@ -604,10 +632,19 @@ fn io_error(
     id: SegmentId,
 ) -> impl FnOnce(io::Error) -> JournalError {
     let file = files.path(id);
-    move |source| JournalError::Io { doing, file, source }
+    move |source| JournalError::Io {
+        doing,
+        file,
+        source,
+    }
 }
 
-fn corrupt(files: &dyn JournalFiles, id: SegmentId, offset: u64, why: impl Into<String>) -> JournalError {
+fn corrupt(
+    files: &dyn JournalFiles,
+    id: SegmentId,
+    offset: u64,
+    why: impl Into<String>,
+) -> JournalError {
     JournalError::Corrupt {
         file: files.path(id),
         offset,
@@ -617,7 +654,11 @@ fn corrupt(files: &dyn JournalFiles, id: SegmentId, offset: u64, why: impl Into<
 
 /// The segments that count, oldest first: from the last one that was begun back to the one that holds `after`.
 /// What is not named by a successor (a zombie's, or one never begun) is not among them.
-fn chain_of(files: &dyn JournalFiles, ids: &[SegmentId], after: u64) -> Result<Vec<Opening>, JournalError> {
+fn chain_of(
+    files: &dyn JournalFiles,
+    ids: &[SegmentId],
+    after: u64,
+) -> Result<Vec<Opening>, JournalError> {
     let mut chain = Vec::new();
     for id in ids.iter().rev() {
         if let Ok(head) = Opening::read(files, *id)? {
@@ -647,7 +688,8 @@ fn chain_of(files: &dyn JournalFiles, ids: &[SegmentId], after: u64) -> Result<V
 fn witness(bytes: &[u8], id: SegmentId, sequence: u64) -> bool {
     (0..bytes.len()).step_by(ALIGNMENT).any(|at| {
         bytes[at..].starts_with(&MAGIC)
-            && Decoded::read(&bytes[at..], id).is_ok_and(|found| found.header.durable_through >= sequence)
+            && Decoded::read(&bytes[at..], id)
+                .is_ok_and(|found| found.header.durable_through >= sequence)
     })
 }
 
@@ -675,7 +717,10 @@ impl Opening {
     }
 
     /// The opening of a segment, or why it has none.
-    fn read(files: &dyn JournalFiles, id: SegmentId) -> Result<Result<Self, &'static str>, JournalError> {
+    fn read(
+        files: &dyn JournalFiles,
+        id: SegmentId,
+    ) -> Result<Result<Self, &'static str>, JournalError> {
         let bytes = files.read(id, OPENING_BYTES);
         let bytes = bytes.map_err(io_error(files, "reading", id))?;
         // A segment of a later format must not pass for one that was never begun.
@@ -800,7 +845,10 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+#[expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should say where"
+)]
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
@@ -1008,7 +1056,11 @@ mod tests {
     impl SegmentFile for Writer {
         fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
             let fails = strikes(&mut self.faults.lock().write);
-            let bytes = if fails { &bytes[..bytes.len() / 2] } else { bytes };
+            let bytes = if fails {
+                &bytes[..bytes.len() / 2]
+            } else {
+                bytes
+            };
             let offset = usize::try_from(offset).unwrap();
             let mut inode = self.inode.lock();
             put(&mut inode.cached, offset, bytes);
@@ -1047,7 +1099,8 @@ mod tests {
             frames.push((frame.sequence, frame.payload));
             Ok(())
         };
-        let journal = Journal::open_sized(Box::new(disk.clone()), SMALL_SEGMENT, after, &mut visit)?;
+        let journal =
+            Journal::open_sized(Box::new(disk.clone()), SMALL_SEGMENT, after, &mut visit)?;
         Ok((journal, frames))
     }
 
@@ -1163,7 +1216,10 @@ mod tests {
                     continue; // the opening ends in zeros
                 }
                 let (mut journal, frames) = open(&torn, 0).unwrap();
-                assert_eq!((frames.len(), journal.last_epoch()), (3, Some(ShardEpoch(1))));
+                assert_eq!(
+                    (frames.len(), journal.last_epoch()),
+                    (3, Some(ShardEpoch(1)))
+                );
                 journal.start_epoch(ShardEpoch(2)).unwrap();
                 assert_eq!(journal.append(&[b"again"]).unwrap(), 4);
                 assert_eq!(sequences(&torn, 0), [1, 2, 3, 4]);
@@ -1267,12 +1323,18 @@ mod tests {
                 }
             };
             assert!(matches!(failure, JournalError::Io { .. }), "{failure:?}");
-            assert!(matches!(journal.append(&[b"more"]), Err(JournalError::Poisoned)));
+            assert!(matches!(
+                journal.append(&[b"more"]),
+                Err(JournalError::Poisoned)
+            ));
             assert!(matches!(
                 journal.start_epoch(ShardEpoch(9)),
                 Err(JournalError::Poisoned)
             ));
-            assert!(matches!(journal.drop_through(1), Err(JournalError::Poisoned)));
+            assert!(matches!(
+                journal.drop_through(1),
+                Err(JournalError::Poisoned)
+            ));
             disk.cut_power(0x5EED);
             let left = sequences(&disk, 0).len() as u64;
             assert!((acknowledged..=acknowledged + 1).contains(&left));
@@ -1297,7 +1359,11 @@ mod tests {
         let segments = disk.ids().len();
         assert_eq!(segments, 4);
         journal.drop_through(14).unwrap();
-        assert_eq!(disk.ids(), [1, 2, 3, 4], "frame 15 stands in the first segment");
+        assert_eq!(
+            disk.ids(),
+            [1, 2, 3, 4],
+            "frame 15 stands in the first segment"
+        );
         journal.drop_through(40).unwrap();
         assert_eq!(disk.ids(), [3, 4]);
         assert_eq!(sequences(&disk, 40), (41..=60).collect::<Vec<_>>());
@@ -1416,10 +1482,18 @@ mod tests {
         ));
         assert_eq!(journal.append(&[b"fine"]).unwrap(), 2);
         let (mut unowned, _) = open(&disk, 0).unwrap();
-        assert!(matches!(unowned.append(&[b"x"]), Err(JournalError::NoEpoch)));
-        let refused = Journal::open(Box::new(disk.clone()), 0, &mut |_| Err("no such task".into()));
+        assert!(matches!(
+            unowned.append(&[b"x"]),
+            Err(JournalError::NoEpoch)
+        ));
+        let refused = Journal::open(Box::new(disk.clone()), 0, &mut |_| {
+            Err("no such task".into())
+        });
         let refused = refused.err().unwrap().to_string();
-        assert!(refused.ends_with("damaged at byte 64: no such task"), "{refused}");
+        assert!(
+            refused.ends_with("damaged at byte 64: no such task"),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -1486,7 +1560,11 @@ mod tests {
                     assert_eq!(Some(payload), self.attempted.get(self.checkpoint + n));
                 }
                 let found = self.checkpoint + frames.len();
-                assert!(found >= self.acknowledged, "{found} < {}", self.acknowledged);
+                assert!(
+                    found >= self.acknowledged,
+                    "{found} < {}",
+                    self.acknowledged
+                );
                 assert_eq!(journal.last_sequence() as usize, found);
                 self.attempted.truncate(found);
                 self.epoch += 1;
