@@ -19,6 +19,7 @@ mod machine;
 mod measures;
 mod report;
 mod site;
+mod traffic;
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -12,26 +12,25 @@
 //! The demo **checks itself**: it knows what it was promised and compares that with what the shop saw. Whatever
 //! fired early, twice, not at all, or after it was cancelled makes it fail.
 
+mod ending;
+mod shop;
+
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actix_web::dev::ServerHandle;
-use actix_web::web::{Data, Json, post};
-use actix_web::{App, HttpResponse, HttpServer};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Failure, render};
+use self::ending::{Ending, Row};
+use self::shop::{Shop, Teller, open};
+use super::Failure;
 use crate::clock::{Clock, DurationMs, SteadyMs};
 use crate::engine::Duetime;
 use crate::engine::handle::LeaseAsk;
 use crate::engine::status::ShardStatus;
 use crate::ids::ShardId;
-use crate::metrics::Quantiles;
 use crate::shard::create::Created;
 use crate::shard::messages::Target;
 use crate::shard::query::TaskView;
@@ -56,11 +55,6 @@ const COURIER_BEATS: (u32, u32) = (10, 5);
 const CRASH_AT: u32 = 19;
 /// After so long something hangs.
 const OVER_AFTER: Duration = Duration::from_secs(11);
-/// A timeout that fires later than this was not kept.
-const LATE_MS_MAX: i64 = 1000;
-
-/// Said when the service kept all its promises.
-const ALL_KEPT: &str = "\nnothing fired early, twice, or after it was cancelled; nothing was lost";
 
 /// What becomes of each order, the first one first. Times are beats.
 const ORDERS: [Fate; 12] = [
@@ -192,88 +186,6 @@ fn name(order: usize) -> String {
     format!("order-{}", order + 1)
 }
 
-/// Tells the story line by line. A line that can't be written is remembered and ends the story.
-struct Teller {
-    since: Instant,
-    sink: Mutex<(Box<dyn Write + Send>, Option<io::Error>)>,
-}
-
-impl Teller {
-    fn line(&self, text: &str) {
-        let at = self.since.elapsed().as_secs_f64();
-        let mut sink = self.sink.lock();
-        let (to, failed) = &mut *sink;
-        if failed.is_none() {
-            *failed = writeln!(to, "{at:6.2} s  {text}")
-                .and_then(|()| to.flush())
-                .err();
-        }
-    }
-
-    fn check(&self) -> Result<(), Failure> {
-        self.sink
-            .lock()
-            .1
-            .take()
-            .map_or(Ok(()), |error| Err(Failure::of_output(error)))
-    }
-}
-
-/// The shop's side: what it was told, and when, by the clock that due times follow.
-struct Shop {
-    clock: Clock,
-    teller: Arc<Teller>,
-    retry_in: Duration,
-    calls: Mutex<Vec<(String, SteadyMs)>>,
-}
-
-/// What the shop reads of a push.
-#[derive(Deserialize)]
-struct Push {
-    key: String,
-    attempt: u32,
-}
-
-async fn close(shop: Data<Shop>, push: Json<Push>) -> HttpResponse {
-    shop.calls
-        .lock()
-        .push((push.key.clone(), shop.clock.now().steady));
-    let order = &push.key;
-    let fails = (0..)
-        .zip(ORDERS)
-        .any(|(n, fate)| fate == Fate::ShopFails && name(n) == *order);
-    if fails && push.attempt == 1 {
-        let wait = shop.retry_in.as_secs_f64();
-        shop.teller.line(&format!(
-            "{order} is not paid, and the shop answers 500: again in {wait:.1} s"
-        ));
-        return HttpResponse::InternalServerError()
-            .json(json!({"error": "no connection to the stock"}));
-    }
-    shop.teller.line(&match push.attempt {
-        1 => format!("{order} is not paid: closed"),
-        nth => format!("{order} is closed, at attempt {nth}"),
-    });
-    HttpResponse::Ok().json(json!({"closed": order}))
-}
-
-fn open(shop: Arc<Shop>) -> io::Result<(SocketAddr, ServerHandle)> {
-    let shop = Data::from(shop);
-    let server = HttpServer::new(move || {
-        App::new()
-            .app_data(shop.clone())
-            .route("/close", post().to(close))
-    })
-    .workers(1)
-    .disable_signals()
-    .bind("127.0.0.1:0")?;
-    let address = server.addrs()[0];
-    let server = server.run();
-    let handle = server.handle();
-    actix_web::rt::spawn(server);
-    Ok((address, handle))
-}
-
 fn topic(name: &str) -> TopicName {
     TopicName::parse(name).expect("the demo's topics are names")
 }
@@ -305,10 +217,7 @@ impl Story {
             .data_dir(data.path())
             .clock(clock.clone());
         let engine = builder.start().await.map_err(cannot("start the service"))?;
-        let teller = Arc::new(Teller {
-            since: Instant::now(),
-            sink: Mutex::new((sink, None)),
-        });
+        let teller = Arc::new(Teller::new(sink));
         let began = clock.now().steady;
         let shop = Arc::new(Shop {
             clock,
@@ -590,172 +499,10 @@ fn millis(length: Duration) -> DurationMs {
     DurationMs(u64::try_from(length.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// What became of one order. Times are milliseconds since the shop opened.
-#[derive(Clone, Debug)]
-struct Row {
-    order: String,
-    fate: Fate,
-    due_ms: i64,
-    /// Each attempt, as its receiver saw it.
-    fired_ms: Vec<i64>,
-    /// As the service counts them.
-    attempts: u32,
-    state: State,
-}
-
-impl Row {
-    /// How late the first attempt came.
-    fn late_ms(&self) -> Option<i64> {
-        self.fired_ms.first().map(|fired| fired - self.due_ms)
-    }
-
-    /// What was not as promised.
-    fn problem(&self) -> Option<String> {
-        let (order, fired, fires) = (&self.order, self.fired_ms.len(), self.fate.fires());
-        if fires == 0 && fired > 0 {
-            Some(format!(
-                "{order} was paid and its timeout fired all the same"
-            ))
-        } else if fired != fires {
-            Some(format!("{order} fired {fired} times instead of {fires}"))
-        } else if usize::try_from(self.attempts) != Ok(fires) {
-            Some(format!(
-                "{order} has {} attempts on record instead of {fires}",
-                self.attempts
-            ))
-        } else if self.state != self.fate.ends_as() {
-            Some(format!(
-                "{order} is {} instead of {}",
-                self.state,
-                self.fate.ends_as()
-            ))
-        } else {
-            match self.late_ms() {
-                Some(late) if late < 0 => Some(format!("{order} fired {} ms early", -late)),
-                Some(late) if late > LATE_MS_MAX => Some(format!("{order} fired {late} ms late")),
-                _ => None,
-            }
-        }
-    }
-
-    fn cells(&self) -> Vec<String> {
-        let seconds = |ms: i64| format!("{:.2} s", ms as f64 / 1000.0);
-        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        vec![
-            self.order.clone(),
-            self.fate.words().to_owned(),
-            seconds(self.due_ms),
-            or_dash(self.fired_ms.first().map(|ms| seconds(*ms))),
-            or_dash(self.late_ms().map(|ms| format!("{ms} ms"))),
-            self.attempts.to_string(),
-            self.state.to_string(),
-        ]
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "order": self.order,
-            "what": self.fate.words(),
-            "due_ms": self.due_ms,
-            "fired_ms": self.fired_ms.first(),
-            "late_ms": self.late_ms(),
-            "attempts": self.attempts,
-            "state": self.state.name(),
-        })
-    }
-}
-
-/// How it all ended.
-struct Ending {
-    rows: Vec<Row>,
-}
-
-impl Ending {
-    fn lateness(&self) -> Quantiles {
-        let mut lateness = Quantiles::default();
-        for late in self.rows.iter().filter_map(Row::late_ms) {
-            lateness.add(late);
-        }
-        lateness
-    }
-
-    fn count(&self, state: State) -> usize {
-        self.rows.iter().filter(|row| row.state == state).count()
-    }
-
-    fn fired(&self) -> usize {
-        self.rows
-            .iter()
-            .filter(|row| !row.fired_ms.is_empty())
-            .count()
-    }
-
-    fn problems(&self) -> Vec<String> {
-        self.rows.iter().filter_map(Row::problem).collect()
-    }
-
-    fn text(&self) -> String {
-        let titles = [
-            "order",
-            "what happened",
-            "due",
-            "fired",
-            "late by",
-            "attempts",
-            "state",
-        ];
-        let table = render::table(&titles, self.rows.iter().map(Row::cells).collect());
-        let (fired, cancelled, late) =
-            (self.fired(), self.count(State::Cancelled), self.lateness());
-        let ms = |value: Option<u64>| value.unwrap_or(0);
-        let (p50, max) = (ms(late.quantile(0.5)), ms(late.max()));
-        let kept = if self.problems().is_empty() {
-            ALL_KEPT
-        } else {
-            ""
-        };
-        format!(
-            "{table}\n\nfired {fired}, cancelled {cancelled}; late by {p50} ms (p50), {max} ms (max){kept}"
-        )
-    }
-
-    fn json(&self) -> Value {
-        let late = self.lateness();
-        json!({
-            "items": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
-            "fired": self.fired(),
-            "cancelled": self.count(State::Cancelled),
-            "lateness_ms": {"p50": late.quantile(0.5), "max": late.max()},
-            "problems": self.problems(),
-        })
-    }
-
-    fn verdict(&self) -> Result<(), Failure> {
-        match self.problems() {
-            problems if problems.is_empty() => Ok(()),
-            problems => Err(Failure::new(format!(
-                "not as promised: {}",
-                problems.join("; ")
-            ))),
-        }
-    }
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-
-    fn row(fate: Fate, fired_ms: &[i64], state: State) -> Row {
-        Row {
-            order: name(0),
-            fate,
-            due_ms: 3000,
-            fired_ms: fired_ms.to_vec(),
-            attempts: u32::try_from(fired_ms.len()).unwrap(),
-            state,
-        }
-    }
 
     /// What was written, for the test to look at.
     #[derive(Clone, Default)]
@@ -786,64 +533,6 @@ mod tests {
             assert!(told.contains(words), "{words} in {told}");
         }
         assert!(!told.contains('\u{1b}'), "no escape codes");
-    }
-
-    #[test]
-    fn a_broken_promise_is_named() {
-        let paid = Fate::Paid { at: 1 };
-        let kept = [
-            row(Fate::Unpaid, &[3000], State::Succeeded),
-            row(Fate::ShopFails, &[3001, 3400], State::Succeeded),
-            row(paid, &[], State::Cancelled),
-            row(Fate::Courier, &[3000, 3500], State::Succeeded),
-        ];
-        for row in &kept {
-            assert_eq!(row.problem(), None);
-        }
-        let broken = [
-            (row(paid, &[3000], State::Succeeded), "was paid"),
-            (
-                row(Fate::Unpaid, &[], State::Pending),
-                "0 times instead of 1",
-            ),
-            (
-                row(Fate::Unpaid, &[3000, 3001], State::Succeeded),
-                "2 times instead of 1",
-            ),
-            (row(Fate::Unpaid, &[2999], State::Succeeded), "1 ms early"),
-            (row(Fate::Unpaid, &[4001], State::Succeeded), "1001 ms late"),
-            (
-                row(Fate::Unpaid, &[3000], State::Dead),
-                "dead instead of succeeded",
-            ),
-        ];
-        for (row, words) in broken {
-            assert!(row.problem().unwrap().contains(words), "{words}");
-        }
-    }
-
-    #[test]
-    fn the_ending_counts_what_fired_and_what_was_cancelled() {
-        let rows = vec![
-            row(Fate::Unpaid, &[3002], State::Succeeded),
-            row(Fate::Paid { at: 1 }, &[], State::Cancelled),
-        ];
-        let ending = Ending { rows };
-        let text = ending.text();
-        assert!(
-            text.contains("fired 1, cancelled 1; late by 2 ms (p50), 2 ms (max)"),
-            "{text}"
-        );
-        assert!(text.ends_with(ALL_KEPT), "{text}");
-        assert!(text.contains("paid in time: timeout cancelled"), "{text}");
-        let json = ending.json();
-        assert_eq!(
-            (
-                json["items"][1]["fired_ms"].is_null(),
-                json["lateness_ms"]["max"].as_u64()
-            ),
-            (true, Some(2))
-        );
     }
 
     #[test]

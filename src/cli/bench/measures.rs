@@ -1,45 +1,29 @@
-//! What is measured, one function each. All load is of tasks like those of a shop: a topic, a key, a due time, a
-//! small payload, about 190 bytes of JSON.
+//! What is measured, one function each. Every figure is made here from something that was counted or timed.
 
 use std::cell::{Cell, RefCell};
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::Measure;
-use super::load::{Answer, Connection, Load, append, expect, load, once, post, quantile};
+use super::load::{Load, append, expect, load, post, quantile};
 use super::machine;
 use super::report::{Figure, Line, Unit};
 use super::site::Site;
+use super::traffic::{BATCH, DRAIN_MAX, JSON, NDJSON, NEVER_SOON, NOTHING, Traffic, due_at, parts};
 use crate::cli::Failure;
-use crate::clock::{Clock, DurationMs, WallMs};
+use crate::clock::{DurationMs, WallMs};
 
 /// Connections of the single requests.
 const CONNECTIONS: usize = 64;
-/// Connections of the batches.
-const BATCH_CONNECTIONS: usize = 4;
-/// Items of a batch.
-const BATCH: usize = 10_000;
 /// Tasks in one commit of the disk's own limit.
 const TASKS_A_SYNC: usize = 1000;
 /// Starts a second, when lateness is measured.
 const STARTS_PER_S: usize = 500;
-/// Longest wait for what is due to have happened.
-const DRAIN_MAX: Duration = Duration::from_secs(60);
-/// How often the service is asked whether all have ended.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-
-/// The first order's number; all have as many digits.
-const ORDER_IDS_FROM: usize = 100_000_000;
-const JSON: &str = "application/json";
-const NDJSON: &str = "application/x-ndjson";
-const NEVER_SOON: &str = r#""delay":"P1D""#;
-const NOTHING: &str = r#"{"none":{}}"#;
 
 const OTHER_PROCESS: &str = "the service is another process";
 const OTHER_MACHINE: &str =
@@ -77,13 +61,13 @@ impl Scale {
     pub(super) fn quick(pending: u64) -> Self {
         Self {
             disk_for: Duration::from_millis(300),
-            create_for: Duration::from_millis(1500),
+            create_for: Duration::from_millis(1200),
             peer_for: Duration::from_secs(1),
             batch: 80_000,
             cancel: 30_000,
             ended: 40_000,
             push: 8_000,
-            lateness_for: Duration::from_secs(3),
+            lateness_for: Duration::from_secs(2),
             ..Self::usual(pending)
         }
     }
@@ -93,11 +77,7 @@ impl Scale {
 pub(super) struct Bench {
     site: Site,
     scale: Scale,
-    clock: Clock,
-    /// Tells this run's keys from those of another one on the same service.
-    run: u32,
-    /// How far the service's wall clock is ahead of ours, in milliseconds; once known.
-    ahead_ms: Option<i64>,
+    traffic: Traffic,
     disk_tasks_per_s: Option<f64>,
     create_per_s: Option<f64>,
     batch_per_s: Option<f64>,
@@ -105,13 +85,10 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new(site: Site, scale: Scale) -> Self {
-        let clock = Clock::machine();
         Self {
+            traffic: Traffic::new(site.address, site.data().is_some()),
             site,
             scale,
-            run: clock.now().wall.0 as u32,
-            clock,
-            ahead_ms: None,
             disk_tasks_per_s: None,
             create_per_s: None,
             batch_per_s: None,
@@ -139,114 +116,12 @@ impl Bench {
         }
     }
 
-    // ---------------------------------------------------------------- tasks
-
-    fn key(&self, n: usize) -> String {
-        format!("{:08x}-{n:08}", self.run)
-    }
-
-    /// A task as it is sent. All of one topic are equally long.
-    fn task(&self, body: &mut Vec<u8>, topic: &str, n: usize, due: &str, action: &str) {
-        let (key, order_id) = (self.key(n), ORDER_IDS_FROM + n);
-        append(
-            body,
-            format_args!(
-                r#"{{"topic":"bench.{topic}","key":"{key}",{due},"payload":{{"order_id":{order_id},"note":"{:.<60}"}},"action":{action}}}"#,
-                ""
-            ),
-        );
-    }
-
-    fn task_bytes(&self) -> usize {
-        let mut body = Vec::new();
-        self.task(&mut body, "create", 0, NEVER_SOON, NOTHING);
-        body.len()
-    }
-
-    /// One batch of creates: items `from` to `to`, each due as `due` says.
-    fn creates(
-        &self,
-        topic: &str,
-        (from, to): (usize, usize),
-        due: &dyn Fn(usize) -> String,
-        action: &str,
-    ) -> Vec<u8> {
-        let mut body = Vec::new();
-        for n in from..to {
-            self.task(&mut body, topic, n, &due(n), action);
-            body.push(b'\n');
-        }
-        body
-    }
-
-    /// Creates tasks in batches, and checks that each was made. Bodies are made while it runs, so the rate
-    /// means nothing; memory stays that of a few bodies.
-    async fn fill(
-        &self,
-        topic: &str,
-        count: usize,
-        due: &dyn Fn(usize) -> String,
-        action: &str,
-    ) -> Result<(), Failure> {
-        let made = Cell::new(0);
-        let next = |request: &mut Vec<u8>| {
-            let from = made.get();
-            let to = count.min(from + BATCH);
-            made.set(to);
-            let body = self.creates(topic, (from, to), due, action);
-            post(request, "/v1/tasks/batch?return=ids", NDJSON, &body);
-            from < to
-        };
-        let take = |answer: Answer<'_>| all_of(answer.body, 201).and_then(|()| expect(200)(answer));
-        load(self.site.address, BATCH_CONNECTIONS, next, take)
-            .await
-            .map(drop)
-    }
-
-    /// Sends prebuilt bodies over the connections of batches, and checks the items' statuses afterwards.
-    async fn flood(
-        &self,
-        path: &str,
-        kind: &str,
-        bodies: Vec<Vec<u8>>,
-        status: u16,
-    ) -> Result<Load, Failure> {
-        let (bodies, answers) = (RefCell::new(bodies), RefCell::new(Vec::new()));
-        let next = |request: &mut Vec<u8>| match bodies.borrow_mut().pop() {
-            Some(body) => {
-                post(request, path, kind, &body);
-                true
-            }
-            None => false,
-        };
-        let take = |answer: Answer<'_>| {
-            answers.borrow_mut().push(answer.body.to_vec());
-            expect(200)(answer)
-        };
-        let flooded = load(self.site.address, BATCH_CONNECTIONS, next, take).await?;
-        for answer in answers.into_inner() {
-            all_of(&answer, status)?;
-        }
-        Ok(flooded)
-    }
-
-    // ---------------------------------------------------------------- measures
-
     fn disk(&mut self) -> Result<Vec<Line>, Failure> {
-        let Some(data) = self.site.data() else {
+        let bytes = self.traffic.task_bytes();
+        let (single, tasks) = (self.append_rate(bytes)?, self.tasks_synced()?);
+        let (Some(single), Some(tasks)) = (single, tasks) else {
             return Ok(vec![Line::NotMeasured(OTHER_PROCESS)]);
         };
-        let bytes = self.task_bytes();
-        let failed = |error| {
-            Failure::new(format!(
-                "cannot append to a file in {}: {error}",
-                data.display()
-            ))
-        };
-        let single = append_rate(&data, bytes, self.scale.disk_for).map_err(failed)?;
-        let many = append_rate(&data, bytes * TASKS_A_SYNC, self.scale.disk_for).map_err(failed)?;
-        let tasks = many * TASKS_A_SYNC as f64;
-        self.disk_tasks_per_s = Some(tasks);
         Ok(vec![
             figure(
                 "disk_syncs_per_s",
@@ -259,6 +134,32 @@ impl Bench {
                 tasks,
             ),
         ])
+    }
+
+    /// How often a second so many bytes can be appended and synced where the data is; unknown for a service that
+    /// is elsewhere.
+    fn append_rate(&self, bytes: usize) -> Result<Option<f64>, Failure> {
+        let Some(data) = self.site.data() else {
+            return Ok(None);
+        };
+        let rate = append_rate(&data, bytes, self.scale.disk_for);
+        rate.map(Some).map_err(|error| {
+            Failure::new(format!(
+                "cannot append to a file in {}: {error}",
+                data.display()
+            ))
+        })
+    }
+
+    /// The disk's limit for tasks in large commits, so far: another program may have slowed the disk down before.
+    fn tasks_synced(&mut self) -> Result<Option<f64>, Failure> {
+        let commits = self.append_rate(self.traffic.task_bytes() * TASKS_A_SYNC)?;
+        let tasks = commits.map(|commits| commits * TASKS_A_SYNC as f64);
+        self.disk_tasks_per_s = match (self.disk_tasks_per_s, tasks) {
+            (Some(before), Some(now)) => Some(before.max(now)),
+            (before, now) => before.or(now),
+        };
+        Ok(self.disk_tasks_per_s)
     }
 
     async fn create(&mut self) -> Result<Vec<Line>, Failure> {
@@ -291,13 +192,13 @@ impl Bench {
     }
 
     /// Single creates for a while.
-    async fn singles(&self, to: std::net::SocketAddr, length: Duration) -> Result<Load, Failure> {
+    async fn singles(&self, to: SocketAddr, length: Duration) -> Result<Load, Failure> {
         let (n, until) = (Cell::new(0), Instant::now() + length);
         let body = RefCell::new(Vec::new());
         let next = |request: &mut Vec<u8>| {
             let mut body = body.borrow_mut();
             body.clear();
-            self.task(
+            self.traffic.task(
                 &mut body,
                 "create",
                 n.replace(n.get() + 1),
@@ -314,29 +215,30 @@ impl Bench {
         let never = |_| NEVER_SOON.to_owned();
         let parts = parts(self.scale.batch);
         let bodies = parts
-            .map(|part| self.creates("batch", part, &never, NOTHING))
+            .map(|part| self.traffic.creates("batch", part, &never, NOTHING))
             .collect();
         let flooded = self
+            .traffic
             .flood("/v1/tasks/batch?return=ids", NDJSON, bodies, 201)
             .await?;
         let rate = flooded.per_second(BATCH);
         self.batch_per_s = Some(rate);
+        let limit = self.tasks_synced()?;
         let what = "create, batches of 10 000, 4 connections";
         let figure = Figure::new("batch_per_s", what, rate, Unit::PerSecond);
         let beside =
             format!("append + fdatasync of the same bytes, {TASKS_A_SYNC} tasks to a sync");
-        Ok(vec![Line::Figure(
-            figure.beside(beside, self.disk_tasks_per_s),
-        )])
+        Ok(vec![Line::Figure(figure.beside(beside, limit))])
     }
 
     async fn cancel(&mut self) -> Result<Vec<Line>, Failure> {
         let count = self.scale.cancel;
-        self.fill("cancel", 2 * count, &|_| NEVER_SOON.to_owned(), NOTHING)
+        self.traffic
+            .fill("cancel", 2 * count, &|_| NEVER_SOON.to_owned(), NOTHING)
             .await?;
         let n = Cell::new(0);
         let next = |request: &mut Vec<u8>| {
-            let key = self.key(n.replace(n.get() + 1));
+            let key = self.traffic.key(n.replace(n.get() + 1));
             post(
                 request,
                 &format!("/v1/topics/bench.cancel/keys/{key}/cancel"),
@@ -352,7 +254,7 @@ impl Bench {
             let mut body = br#"{"ops":["#.to_vec();
             for n in from..to {
                 let comma = if n > from { "," } else { "" };
-                let key = self.key(count + n);
+                let key = self.traffic.key(count + n);
                 append(
                     &mut body,
                     format_args!(r#"{comma}{{"cancel":{{"topic":"bench.cancel","key":"{key}"}}}}"#),
@@ -362,6 +264,7 @@ impl Bench {
             body
         });
         let batches = self
+            .traffic
             .flood("/v1/batch?return=ids", JSON, bodies.collect(), 200)
             .await?;
         let single = Figure::new(
@@ -385,9 +288,15 @@ impl Bench {
 
     async fn ended(&mut self) -> Result<Vec<Line>, Failure> {
         let count = self.scale.ended;
-        let before = self.succeeded("bench.ended").await?;
-        let due = self.fill_due("ended", count, NOTHING).await?;
-        let ended_at = self.all_succeeded("bench.ended", before + count).await?;
+        let before = self.traffic.succeeded("bench.ended").await?;
+        let due = self
+            .traffic
+            .fill_due("ended", count, NOTHING, self.batch_per_s)
+            .await?;
+        let ended_at = self
+            .traffic
+            .all_succeeded("bench.ended", before + count)
+            .await?;
         let rate = count as f64 / ended_at.saturating_duration_since(due).as_secs_f64();
         let what = format!("ended, action `none`, {count} due at once");
         Ok(vec![figure("ended_per_s", what, rate)])
@@ -399,13 +308,18 @@ impl Bench {
         }
         let count = self.scale.push;
         let peer = self.bare_pushes(count).await?;
-        let before = self.succeeded("bench.push").await?;
+        let before = self.traffic.succeeded("bench.push").await?;
         self.site.peer.received.expect(count);
-        let due = self.fill_due("push", count, &self.push_to("count")).await?;
+        let due = self
+            .traffic
+            .fill_due("push", count, &self.push_to("count"), self.batch_per_s)
+            .await?;
         let last = self.site.peer.received.complete(DRAIN_MAX).await?;
         let rate = count as f64 / last.saturating_duration_since(due).as_secs_f64();
         // Each is answered for, too, and came once.
-        self.all_succeeded("bench.push", before + count).await?;
+        self.traffic
+            .all_succeeded("bench.push", before + count)
+            .await?;
         let received = self.site.peer.received.count();
         if received != count {
             return Err(Failure::new(format!(
@@ -451,7 +365,7 @@ impl Bench {
             .build()
             .map_err(|error| failed(&error))?;
         let url = format!("http://{}/count", self.site.peer.address);
-        let body = bytes::Bytes::from(vec![b'.'; self.task_bytes() + 150]);
+        let body = bytes::Bytes::from(vec![b'.'; self.traffic.task_bytes() + 150]);
         self.site.peer.received.expect(count);
         let start = Instant::now();
         let each = count.div_ceil(self.site.pushes);
@@ -488,10 +402,11 @@ impl Bench {
             return Ok(vec![Line::NotMeasured(OTHER_MACHINE)]);
         }
         let count = self.scale.lateness_for.as_millis() as usize * STARTS_PER_S / 1000;
-        let first = self.service_now().await?.after(DurationMs::secs(1));
+        let first = self.traffic.service_now().await?.after(DurationMs::secs(1));
         let due = |n: usize| due_at(WallMs(first.0 + (n * 1000 / STARTS_PER_S) as i64));
         self.site.peer.received.expect(count);
-        self.fill("lateness", count, &due, &self.push_to("late"))
+        self.traffic
+            .fill("lateness", count, &due, &self.push_to("late"))
             .await?;
         self.site
             .peer
@@ -523,15 +438,14 @@ impl Bench {
         };
         let never = |_| NEVER_SOON.to_owned();
         // What is taken once, by threads, buffers and caches, is not to be counted for each task.
-        self.fill("warm", BATCH_CONNECTIONS * BATCH, &never, NOTHING)
-            .await?;
+        self.traffic.warm_up().await?;
         let unknown = || Failure::new("cannot read this process's memory from /proc/self/status");
         let (memory, disk) = (
             machine::resident_bytes().ok_or_else(unknown)?,
             settled_bytes(&data).await,
         );
         let count = self.scale.pending;
-        self.fill("pending", count, &never, NOTHING).await?;
+        self.traffic.fill("pending", count, &never, NOTHING).await?;
         let (memory_after, disk_after) = (
             machine::resident_bytes().ok_or_else(unknown)?,
             settled_bytes(&data).await,
@@ -550,163 +464,16 @@ impl Bench {
             each(disk, disk_after),
             Unit::Bytes,
         );
-        let raw = self.task_bytes() as f64;
+        let raw = self.traffic.task_bytes() as f64;
         Ok(vec![
             Line::Figure(memory.beside("the task as it is sent", Some(raw))),
             Line::Figure(disk.beside("the task as it is sent", Some(raw))),
         ])
     }
-
-    // ---------------------------------------------------------------- time and counts
-
-    /// Creates tasks that are all due at one instant; the instant, on our own clock.
-    async fn fill_due(
-        &mut self,
-        topic: &str,
-        count: usize,
-        action: &str,
-    ) -> Result<Instant, Failure> {
-        // The slowest rate seen so far, and three times the time that follows from it: an instant that comes before
-        // the last task is created is no use.
-        let begun = Instant::now();
-        self.fill(
-            &format!("pilot.{topic}"),
-            BATCH,
-            &|_| NEVER_SOON.to_owned(),
-            NOTHING,
-        )
-        .await?;
-        let pilot = BATCH as f64 / begun.elapsed().as_secs_f64();
-        let slowest = self.batch_per_s.map_or(pilot, |known| known.min(pilot));
-        let lead = Duration::from_secs_f64(1.0 + 3.0 * count as f64 / slowest);
-        let now = self.service_now().await?;
-        let due = Instant::now() + lead;
-        let at = now.after(DurationMs(
-            u64::try_from(lead.as_millis()).unwrap_or(u64::MAX),
-        ));
-        self.fill(topic, count, &|_| due_at(at), action).await?;
-        if Instant::now() > due {
-            return Err(Failure::new(format!(
-                "creating {count} tasks took longer than the {lead:.1?} planned for it"
-            ))
-            .then("the machine is busier than a moment ago: measure again"));
-        }
-        Ok(due)
-    }
-
-    /// What the service's wall clock shows.
-    async fn service_now(&mut self) -> Result<WallMs, Failure> {
-        let here = self.clock.now().wall;
-        if self.site.data().is_some() {
-            return Ok(here);
-        }
-        if self.ahead_ms.is_none() {
-            let (mut body, mut request) = (Vec::new(), Vec::new());
-            self.task(&mut body, "clock", 0, NEVER_SOON, NOTHING);
-            post(&mut request, "/v1/tasks", JSON, &body);
-            let answer = once(self.site.address, &request, 201).await?;
-            let task: Value = serde_json::from_slice(&answer).unwrap_or_default();
-            let there = task["created_at"]
-                .as_str()
-                .and_then(|at| at.parse::<jiff::Timestamp>().ok());
-            let there =
-                there.ok_or_else(|| Failure::new("the service's task has no `created_at`"))?;
-            // Half of the way there and back.
-            let middle = (here.0 + self.clock.now().wall.0) / 2;
-            self.ahead_ms = Some(there.as_millisecond() - middle);
-        }
-        Ok(WallMs(
-            self.clock.now().wall.0 + self.ahead_ms.unwrap_or_default(),
-        ))
-    }
-
-    /// How many tasks of a topic have succeeded.
-    async fn succeeded(&self, topic: &str) -> Result<usize, Failure> {
-        once(self.site.address, STATS, 200)
-            .await
-            .and_then(|body| succeeded_in(&body, topic))
-    }
-
-    /// Waits until so many tasks of a topic have succeeded; when that was seen.
-    async fn all_succeeded(&self, topic: &str, wanted: usize) -> Result<Instant, Failure> {
-        let broken = |error: std::io::Error| {
-            Failure::new(format!("the service's counts can't be read: {error}"))
-        };
-        let mut connection = Connection::open(self.site.address).await.map_err(broken)?;
-        let mut until = None;
-        loop {
-            let answer = connection.exchange(STATS).await.map_err(broken)?;
-            let count = succeeded_in(answer.body, topic)?;
-            let now = Instant::now();
-            if count >= wanted {
-                return Ok(now);
-            }
-            if now > *until.get_or_insert(now + DRAIN_MAX) {
-                return Err(Failure::new(format!(
-                    "only {count} of {wanted} tasks of {topic} ended within {DRAIN_MAX:?}"
-                )));
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-    }
-}
-
-const STATS: &[u8] = b"GET /v1/stats HTTP/1.1\r\nhost: bench\r\n\r\n";
-
-fn succeeded_in(stats: &[u8], topic: &str) -> Result<usize, Failure> {
-    let stats: Value = serde_json::from_slice(stats)
-        .map_err(|error| Failure::new(format!("/v1/stats: {error}")))?;
-    let rows = stats["topics"].as_array().into_iter().flatten();
-    let row = rows.into_iter().find(|row| row["topic"] == topic);
-    let count = row
-        .and_then(|row| row["states"]["succeeded"].as_u64())
-        .unwrap_or(0);
-    Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 fn figure(name: &'static str, what: String, per_second: f64) -> Line {
     Line::Figure(Figure::new(name, what, per_second, Unit::PerSecond))
-}
-
-fn due_at(at: WallMs) -> String {
-    format!(r#""due_at":"{at}""#)
-}
-
-/// Ranges of at most a batch that make up `count`.
-fn parts(count: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..count)
-        .step_by(BATCH)
-        .map(move |from| (from, count.min(from + BATCH)))
-}
-
-/// The answer to a batch, as far as it is checked.
-#[derive(Deserialize)]
-struct Items {
-    items: Vec<Item>,
-}
-
-#[derive(Deserialize)]
-struct Item {
-    status: u16,
-}
-
-fn all_of(answer: &[u8], status: u16) -> Result<(), Failure> {
-    let parsed: Result<Items, _> = serde_json::from_slice(answer);
-    let odd = match &parsed {
-        Ok(answer) => answer
-            .items
-            .iter()
-            .filter(|item| item.status != status)
-            .count(),
-        Err(_) => 1,
-    };
-    if odd == 0 {
-        return Ok(());
-    }
-    let excerpt: String = String::from_utf8_lossy(answer).chars().take(300).collect();
-    Err(Failure::new(format!(
-        "{odd} items of a batch were not answered with {status}: {excerpt}"
-    )))
 }
 
 /// Appends and syncs for a while; how often a second.
@@ -739,41 +506,4 @@ async fn settled_bytes(directory: &Path) -> u64 {
         }
     }
     bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_make_up_the_whole() {
-        let parts: Vec<_> = parts(2 * BATCH + 5).collect();
-        assert_eq!(
-            parts,
-            [(0, BATCH), (BATCH, 2 * BATCH), (2 * BATCH, 2 * BATCH + 5)]
-        );
-    }
-
-    #[test]
-    fn an_item_with_another_status_is_an_error_that_shows_it() {
-        assert!(
-            all_of(
-                br#"{"items":[{"status":201,"id":"x"},{"status":201}]}"#,
-                201
-            )
-            .is_ok()
-        );
-        let odd = all_of(br#"{"items":[{"status":201},{"status":503}]}"#, 201)
-            .map_err(|error| format!("{error:?}"));
-        assert!(odd.is_err_and(|text| text.contains("1 items") && text.contains("503")));
-        assert!(all_of(b"", 201).is_err());
-    }
-
-    #[test]
-    fn the_count_of_a_topic_that_is_not_there_is_0() {
-        let stats = br#"{"topics":[{"topic":"a","states":{"succeeded":7}}]}"#;
-        assert_eq!(succeeded_in(stats, "a").ok(), Some(7));
-        assert_eq!(succeeded_in(stats, "b").ok(), Some(0));
-        assert!(succeeded_in(b"no", "a").is_err());
-    }
 }
