@@ -124,17 +124,66 @@ enum Source {
     Hand(Arc<Hand>),
 }
 
-/// In nanoseconds: with milliseconds, each rounded down on its own, steady time could run up to one ahead of the
-/// wall clock, and what was asked for as a length would fire that much early.
+/// What is remembered of the latest reading, in nanoseconds.
+///
+/// Steady time is the wall clock plus a lead, which is nothing until the wall clock steps back. Two clocks can't be
+/// read at the same instant, so a difference below [`STEP_NS`] is not taken for a step: else a thread that is
+/// interrupted between the two readings would push steady time ahead for good, and lengths would end early.
 struct Steady {
+    wall_ns: i128,
+    mono_ns: i128,
+    lead_ns: i128,
     last_ns: i128,
-    at_mono_ns: i128,
+    steps: ClockSteps,
 }
 
+/// How often the wall clock has stepped, as far as it was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClockSteps {
+    /// Forth.
+    pub forward: u64,
+    /// Back.
+    pub backward: u64,
+}
+
+/// From here on a difference between the clocks is a step of the wall clock.
+const STEP_NS: i128 = 5 * NS_PER_MS;
+/// Readings of both clocks that lie further apart are taken again.
+const APART_NS: i128 = NS_PER_MS / 2;
+/// So often at most.
+const READINGS_MAX: usize = 10;
 const NS_PER_MS: i128 = 1_000_000;
 
 fn whole_ms(ns: i128) -> i64 {
     i64::try_from(ns.div_euclid(NS_PER_MS)).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+}
+
+impl Source {
+    /// Wall and monotonic time in nanoseconds, read as nearly at once as can be had.
+    fn read(&self) -> (i128, i128) {
+        match self {
+            Self::Machine { started } => {
+                let mut read = (0, 0);
+                for _ in 0..READINGS_MAX {
+                    let before_ns = started.elapsed().as_nanos() as i128;
+                    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+                    let after_ns = started.elapsed().as_nanos() as i128;
+                    read = (since_epoch.map_or(0, |d| d.as_nanos() as i128), before_ns);
+                    if after_ns - before_ns < APART_NS {
+                        break;
+                    }
+                }
+                read
+            }
+            Self::Hand(hand) => {
+                let (wall, mono) = *hand.time.lock();
+                (
+                    i128::from(wall.0) * NS_PER_MS,
+                    i128::from(mono.0) * NS_PER_MS,
+                )
+            }
+        }
+    }
 }
 
 struct Hand {
@@ -169,8 +218,11 @@ impl Clock {
 
     fn over(source: Source) -> Self {
         let steady = Steady {
-            last_ns: i128::MIN / 2,
-            at_mono_ns: 0,
+            wall_ns: 0,
+            mono_ns: 0,
+            lead_ns: 0,
+            last_ns: i128::MIN,
+            steps: ClockSteps::default(),
         };
         Self {
             source,
@@ -180,24 +232,30 @@ impl Clock {
 
     /// Reads all clocks at once.
     pub fn now(&self) -> Now {
-        let (wall_ns, mono_ns) = match &self.source {
-            Source::Machine { started } => {
-                let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-                let wall_ns = since_epoch.map_or(0, |d| d.as_nanos() as i128);
-                (wall_ns, started.elapsed().as_nanos() as i128)
-            }
-            Source::Hand(hand) => {
-                let (wall, mono) = *hand.time.lock();
-                (
-                    i128::from(wall.0) * NS_PER_MS,
-                    i128::from(mono.0) * NS_PER_MS,
-                )
-            }
-        };
         let mut steady = self.steady.lock();
-        let passed = (mono_ns - steady.at_mono_ns).max(0);
-        steady.last_ns = (steady.last_ns + passed).max(wall_ns);
-        steady.at_mono_ns = steady.at_mono_ns.max(mono_ns);
+        let (wall_ns, mono_ns) = self.source.read();
+        if steady.last_ns > i128::MIN {
+            let expected_ns = steady.wall_ns + (mono_ns - steady.mono_ns);
+            let step_ns = wall_ns - expected_ns;
+            if step_ns.abs() >= STEP_NS {
+                steady.lead_ns = (steady.lead_ns - step_ns).max(0);
+                let (count, direction) = if step_ns > 0 {
+                    (&mut steady.steps.forward, "forward")
+                } else {
+                    (&mut steady.steps.backward, "back")
+                };
+                *count += 1;
+                let step_ms = step_ns.unsigned_abs() / NS_PER_MS.unsigned_abs();
+                tracing::warn!(
+                    step_ms = step_ms as u64,
+                    direction,
+                    "the wall clock stepped"
+                );
+            }
+        }
+        steady.wall_ns = wall_ns;
+        steady.mono_ns = mono_ns;
+        steady.last_ns = steady.last_ns.max(wall_ns + steady.lead_ns);
         Now {
             wall: WallMs(whole_ms(wall_ns)),
             mono: MonoMs(whole_ms(mono_ns)),
@@ -205,11 +263,21 @@ impl Clock {
         }
     }
 
-    /// Makes steady time at least `mark`, the high-water mark that a store kept.
+    /// Makes steady time at least `mark`, the high-water mark that a store kept: the wall clock may have stepped
+    /// back while nobody looked.
     pub fn raise_steady(&self, mark: SteadyMs) {
         self.now();
         let mut steady = self.steady.lock();
-        steady.last_ns = steady.last_ns.max(i128::from(mark.0) * NS_PER_MS);
+        let missing_ns = i128::from(mark.0) * NS_PER_MS - steady.last_ns;
+        if missing_ns >= STEP_NS {
+            steady.lead_ns += missing_ns;
+            steady.last_ns += missing_ns;
+        }
+    }
+
+    /// How often the wall clock has stepped.
+    pub fn steps(&self) -> ClockSteps {
+        self.steady.lock().steps
     }
 
     /// Lets `length` pass on a test's clock. Nothing happens on the machine's.
@@ -266,9 +334,31 @@ mod tests {
     }
 
     #[test]
+    fn steps_of_the_wall_clock_are_counted_and_small_differences_are_none() {
+        let clock = Clock::by_hand(WallMs(1_000_000));
+        clock.now();
+        clock.step_wall(4);
+        clock.step_wall(-4);
+        clock.advance(DurationMs(86_400_000));
+        assert_eq!(clock.steps(), ClockSteps::default());
+        clock.step_wall(5_000);
+        clock.step_wall(-9_000);
+        clock.step_wall(1_000);
+        let steps = ClockSteps {
+            forward: 2,
+            backward: 1,
+        };
+        assert_eq!(clock.steps(), steps);
+        // 9 s back, 1 s forth: steady time is 8 s ahead of the wall clock.
+        let now = clock.now();
+        assert_eq!(now.steady.0 - now.wall.0, 8_000);
+    }
+
+    #[test]
     fn a_stored_mark_holds_steady_time_up_after_a_restart() {
         let clock = Clock::by_hand(WallMs(5_000));
         clock.raise_steady(SteadyMs(9_000));
+        assert_eq!(clock.now().steady, SteadyMs(9_000));
         clock.advance(DurationMs(100));
         assert_eq!(clock.now().steady, SteadyMs(9_100));
         clock.raise_steady(SteadyMs(1));
@@ -295,10 +385,18 @@ mod tests {
     #[test]
     fn steady_time_never_runs_ahead_of_a_wall_clock_that_does_not_step() {
         let clock = Clock::machine();
-        for _ in 0..200_000 {
-            let now = clock.now();
-            assert!(now.steady.0 <= now.wall.0, "{now:?}");
-        }
+        std::thread::scope(|threads| {
+            // More threads than cores, so that readings are interrupted.
+            for _ in 0..8 {
+                threads.spawn(|| {
+                    for _ in 0..20_000 {
+                        let now = clock.now();
+                        // A reading before may have been of a later microsecond, never of a later millisecond's end.
+                        assert!(now.steady.0 - now.wall.0 <= 0, "{now:?}");
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -32,16 +32,29 @@ fn a_task_reaches_its_receiver_when_due_with_the_body_and_headers_of_the_contrac
     );
     let (task, after) = (reply.must(201), now_ms());
     let id = task["id"].as_str().expect("an id").to_owned();
-    assert_eq!(reply.header("location"), Some(format!("/v1/tasks/{id}").as_str()));
+    assert_eq!(
+        reply.header("location"),
+        Some(format!("/v1/tasks/{id}").as_str())
+    );
     assert_eq!(reply.header("content-type"), Some("application/json"));
     assert_eq!(&id[14..15], "7", "a UUIDv7: {id}");
-    assert_eq!((&task["state"], &task["attempts"], &task["generation"]), (&json!("pending"), &json!(0), &json!(1)));
+    assert_eq!(
+        (&task["state"], &task["attempts"], &task["generation"]),
+        (&json!("pending"), &json!(0), &json!(1))
+    );
     let due = ms(&task["due_at"]);
-    assert!((before + 600..=after + 601).contains(&due), "due {} ms after the create", due - before);
+    assert!(
+        (before + 600..=after + 601).contains(&due),
+        "due {} ms after the create",
+        due - before
+    );
 
     let hit = receiver.wait("/close", 1).remove(0);
     let late = hit.at_ms - due;
-    assert!((0..=LATE_MS_MAX).contains(&late), "{late} ms after it was due");
+    assert!(
+        (0..=LATE_MS_MAX).contains(&late),
+        "{late} ms after it was due"
+    );
     assert_eq!((hit.method.as_str(), hit.header("x-shop")), ("POST", "a"));
     assert_eq!(
         hit.body,
@@ -55,19 +68,34 @@ fn a_task_reaches_its_receiver_when_due_with_the_body_and_headers_of_the_contrac
     assert_eq!(hit.header("duetime-attempt"), "1");
     let sent_at_s: i64 = hit.header("webhook-timestamp").parse().expect("seconds");
     assert!((0..=2).contains(&(hit.at_ms / 1000 - sent_at_s)));
-    assert_eq!(hit.header("user-agent"), format!("duetime/{}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        hit.header("user-agent"),
+        format!("duetime/{}", env!("CARGO_PKG_VERSION"))
+    );
     let deadline = ms(&json!(hit.header("duetime-deadline")));
-    assert!((due + 30_000..due + 30_000 + LATE_MS_MAX).contains(&deadline), "the default is 30 s");
+    assert!(
+        (due + 30_000..due + 30_000 + LATE_MS_MAX).contains(&deadline),
+        "the default is 30 s"
+    );
     let trace: Vec<usize> = hit.header("traceparent").split('-').map(str::len).collect();
     assert_eq!(trace, [2, 32, 16, 2], "{}", hit.header("traceparent"));
 
     let done = api.wait_state(&task["id"], "succeeded");
-    assert_eq!((&done["result"], &done["attempts"]), (&json!({"closed": 42}), &json!(1)));
-    assert_eq!(done["last_outcome"], json!({"outcome": "succeeded", "error": null}));
+    assert_eq!(
+        (&done["result"], &done["attempts"]),
+        (&json!({"closed": 42}), &json!(1))
+    );
+    assert_eq!(
+        done["last_outcome"],
+        json!({"outcome": "succeeded", "error": null})
+    );
     assert!((0..=LATE_MS_MAX).contains(&done["lateness_ms"].as_i64().expect("a number")));
     let attempts = api.attempts(&task["id"]);
     assert_eq!(attempts.len(), 1);
-    assert_eq!((&attempts[0]["outcome"], &attempts[0]["executor"]), (&json!("succeeded"), &json!("http")));
+    assert_eq!(
+        (&attempts[0]["outcome"], &attempts[0]["executor"]),
+        (&json!("succeeded"), &json!("http"))
+    );
 }
 
 #[test]
@@ -77,7 +105,10 @@ fn a_second_create_finds_the_live_task_and_the_key_is_free_after_its_end() {
     let body = |delay| json!({"topic": "once", "key": "k", "delay": delay, "action": push(&url)});
     let first = api.made(&body("PT0.3S"));
     let again = api.post("/v1/tasks", &body("PT9S")).must(200);
-    assert_eq!((&again["id"], &again["due_at"]), (&first["id"], &first["due_at"]));
+    assert_eq!(
+        (&again["id"], &again["due_at"]),
+        (&first["id"], &first["due_at"])
+    );
     assert_eq!(api.by_key("once", "k")["id"], first["id"]);
 
     api.wait_state(&first["id"], "succeeded");
@@ -91,11 +122,17 @@ fn a_second_create_finds_the_live_task_and_the_key_is_free_after_its_end() {
 fn tasks_due_at_scattered_milliseconds_are_never_early_and_hardly_late() {
     let (api, receiver) = (service(), Receiver::start());
     let url = receiver.on("/many", &[status(200)]);
-    let one = |n: u64| json!({"topic": "many", "delay": length(400 + n * 17), "action": push(&url)});
+    let one =
+        |n: u64| json!({"topic": "many", "delay": length(400 + n * 17), "action": push(&url)});
     let made: Vec<Value> = (0..40).map(|n| api.made(&one(n))).collect();
     let due: HashMap<String, i64> = made
         .iter()
-        .map(|task| (task["id"].as_str().expect("an id").to_owned(), ms(&task["due_at"])))
+        .map(|task| {
+            (
+                task["id"].as_str().expect("an id").to_owned(),
+                ms(&task["due_at"]),
+            )
+        })
         .collect();
     let hits = receiver.wait_tasks("/many", 40);
     assert_sound(&hits, &due);
@@ -133,7 +170,10 @@ fn an_answer_that_is_too_large_to_keep_is_success_without_a_result() {
     let url = receiver.on("/large", &[large]);
     let task = api.made(&json!({"topic": "large", "action": push(&url)}));
     let done = api.wait_state(&task["id"], "succeeded");
-    assert_eq!((&done["result"], &done["result_dropped"]), (&Value::Null, &json!(true)));
+    assert_eq!(
+        (&done["result"], &done["result_dropped"]),
+        (&Value::Null, &json!(true))
+    );
 }
 
 #[test]

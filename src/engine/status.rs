@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::clock::DurationMs;
+use crate::clock::{ClockSteps, DurationMs};
 use crate::engine::error::EngineError;
 use crate::engine::handle::Duetime;
 use crate::ids::{ShardEpoch, ShardId};
@@ -111,6 +111,11 @@ impl Duetime {
             problems.push("the service is stopping".to_owned());
         }
         Readiness { problems }
+    }
+
+    /// How often the wall clock has stepped since the start.
+    pub fn clock_steps(&self) -> ClockSteps {
+        self.parts.clock.steps()
     }
 
     /// How long the engine has been up.

@@ -262,6 +262,12 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
             &borrowed(&lateness),
         );
     }
+    let steps = api.engine.clock_steps();
+    let steps = [
+        ("direction=\"forward\"", steps.forward),
+        ("direction=\"backward\"", steps.backward),
+    ];
+    text.counter("clock_steps", "Steps of the wall clock.", &steps);
     let children = api.engine.children();
     let running: Vec<(String, f64)> = children
         .iter()

@@ -82,7 +82,7 @@ pub enum VerbRefused {
 pub struct VerbDone {
     /// The task afterwards.
     pub view: TaskView,
-    /// An attempt was running and is being stopped.
+    /// A cancel met an attempt that runs; it is being stopped. What another verb ends is over at once.
     pub stopping: bool,
 }
 
@@ -178,12 +178,13 @@ impl Question for ApplyVerb {
                 verb: "cancel",
             }));
         }
+        let is_cancel = matches!(self.event, Event::Cancel { .. });
         let applied = core
             .change(id, self.event, &self.by, now)
             .ok_or(VerbRefused::NotFound)??;
         Ok(VerbDone {
             view: core.view_of(id, now).unwrap_or(before),
-            stopping: matches!(applied, Applied::ChangedAndStop(_)),
+            stopping: is_cancel && matches!(applied, Applied::ChangedAndStop(_)),
         })
     }
 }

@@ -252,7 +252,8 @@ impl TaskTable {
             let holders = self.keys.entry((topic.clone(), key.clone())).or_default();
             match is.ended {
                 Some(at) => {
-                    let place = holders.ended.partition_point(|earlier| *earlier < (at, id));
+                    // Of two that end in the same millisecond, the one that ends later is the latest.
+                    let place = holders.ended.partition_point(|(earlier, _)| *earlier <= at);
                     holders.ended.insert(place, (at, id));
                 }
                 None => holders.live = Some(id),
@@ -279,9 +280,7 @@ impl TaskTable {
             let named = (topic.clone(), key.clone());
             if let Some(holders) = self.keys.get_mut(&named) {
                 holders.live = holders.live.filter(|live| *live != id);
-                if let Some(at) = was.ended
-                    && let Ok(place) = holders.ended.binary_search(&(at, id))
-                {
+                if let Some(place) = holders.ended.iter().position(|(_, ended)| *ended == id) {
                     holders.ended.remove(place);
                 }
                 if holders.live.is_none() && holders.ended.is_empty() {

@@ -39,7 +39,8 @@ impl Reply {
 
     /// The body as JSON.
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
     /// The body as JSON, if the status is this one.
@@ -51,14 +52,23 @@ impl Reply {
     /// Status and code, if it is a whole problem.
     pub fn problem(&self) -> (u16, String) {
         let kind = self.header("content-type").unwrap_or_default();
-        assert_eq!(kind, "application/problem+json", "{} {}", self.status, self.text());
+        assert_eq!(
+            kind,
+            "application/problem+json",
+            "{} {}",
+            self.status,
+            self.text()
+        );
         let body = self.json();
         assert_eq!(body["status"], self.status, "{body}");
         for field in ["type", "title", "detail", "code"] {
             let text = body[field].as_str().unwrap_or_default();
             assert!(!text.is_empty(), "{field} is missing: {body}");
         }
-        (self.status, body["code"].as_str().unwrap_or_default().to_owned())
+        (
+            self.status,
+            body["code"].as_str().unwrap_or_default().to_owned(),
+        )
     }
 
     /// Reads one answer: to the end of its body, or to the end of the connection when no length is given.
@@ -76,12 +86,19 @@ impl Reply {
         let mut body = bytes.split_off(head_end + 4);
         let head = String::from_utf8_lossy(&bytes).into_owned();
         let mut lines = head.lines();
-        let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok());
+        let status = lines
+            .next()
+            .and_then(|line| line.split(' ').nth(1)?.parse().ok());
         let headers: Vec<(String, String)> = lines
             .filter_map(|line| line.split_once(':'))
             .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
             .collect();
-        let value = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
+        let value = |wanted: &str| {
+            headers
+                .iter()
+                .find(|(name, _)| name == wanted)
+                .map(|(_, value)| value.clone())
+        };
         if value("transfer-encoding").is_some_and(|coding| coding == "chunked") {
             while !body.ends_with(b"\r\n0\r\n\r\n") && body != b"0\r\n\r\n" {
                 if read_more(stream, &mut body)? == 0 {
@@ -89,7 +106,9 @@ impl Reply {
                 }
             }
             body = without_chunks(&body);
-        } else if let Some(length) = value("content-length").and_then(|text| text.parse::<usize>().ok()) {
+        } else if let Some(length) =
+            value("content-length").and_then(|text| text.parse::<usize>().ok())
+        {
             while body.len() < length {
                 if read_more(stream, &mut body)? == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
@@ -133,7 +152,11 @@ fn without_chunks(mut body: &[u8]) -> Vec<u8> {
 pub fn segment(text: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_~".contains(byte);
     let one = |byte: u8| {
-        if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+        if plain(&byte) {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
     };
     text.bytes().map(one).collect()
 }
@@ -153,9 +176,18 @@ impl Client {
     }
 
     /// Sends one request. An error means that nobody knows what became of it.
-    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> io::Result<Reply> {
+    pub fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> io::Result<Reply> {
         let mut stream = self.connect()?;
-        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n", self.address);
+        let mut request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n",
+            self.address
+        );
         for (name, value) in headers {
             request.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -172,7 +204,13 @@ impl Client {
     }
 
     /// Sends JSON, with further headers.
-    pub fn json(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> io::Result<Reply> {
+    pub fn json(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> io::Result<Reply> {
         let mut all = vec![("content-type", "application/json")];
         all.extend_from_slice(headers);
         self.send(method, path, &all, body.to_string().as_bytes())
@@ -208,7 +246,9 @@ impl Client {
     pub fn made_many(&self, items: &[Value]) -> Vec<Value> {
         let mut made = Vec::with_capacity(items.len());
         for part in items.chunks(1000) {
-            let answer = self.post("/v1/tasks/batch", &json!({"items": part})).must(200);
+            let answer = self
+                .post("/v1/tasks/batch", &json!({"items": part}))
+                .must(200);
             for item in answer["items"].as_array().expect("a list of items") {
                 assert_eq!(item["status"], 201, "{item}");
                 made.push(item["task"].clone());
@@ -248,7 +288,10 @@ impl Client {
     /// A task's attempts, oldest first.
     pub fn attempts(&self, id: &Value) -> Vec<Value> {
         let answer = self.get(&format!("{}/attempts", task_path(id))).must(200);
-        answer["items"].as_array().expect("a list of attempts").clone()
+        answer["items"]
+            .as_array()
+            .expect("a list of attempts")
+            .clone()
     }
 
     /// All tasks of a list, over its pages.
@@ -258,7 +301,9 @@ impl Client {
         loop {
             let page = self.get(&format!("/v1/tasks?{query}{cursor}")).must(200);
             all.extend_from_slice(page["items"].as_array().expect("a list of items"));
-            let Some(next) = page["next_cursor"].as_str() else { return all };
+            let Some(next) = page["next_cursor"].as_str() else {
+                return all;
+            };
             cursor = format!("&cursor={next}");
         }
     }
@@ -267,7 +312,10 @@ impl Client {
     pub fn lease(&self, topic: &str, max: u32, wait_ms: u64, lease: &str) -> Vec<Value> {
         let ask = json!({"topics": [topic], "max": max, "wait_ms": wait_ms, "lease": lease, "worker": "w1"});
         let answer = self.post("/v1/leases", &ask).must(200);
-        answer["items"].as_array().expect("a list of leases").clone()
+        answer["items"]
+            .as_array()
+            .expect("a list of leases")
+            .clone()
     }
 
     /// Says something about a lease: the token of `lease`, and what else is in `body`.
@@ -279,5 +327,8 @@ impl Client {
 }
 
 fn task_path(id: &Value) -> String {
-    format!("/v1/tasks/{}", id.as_str().unwrap_or_else(|| panic!("{id} is no id")))
+    format!(
+        "/v1/tasks/{}",
+        id.as_str().unwrap_or_else(|| panic!("{id} is no id"))
+    )
 }

@@ -45,7 +45,8 @@ pub fn pass(length: Duration) {
 /// The wall clock, in milliseconds of Unix time.
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    i64::try_from(since_epoch.expect("it is after 1970").as_millis()).expect("it is not yet the end of time")
+    i64::try_from(since_epoch.expect("it is after 1970").as_millis())
+        .expect("it is not yet the end of time")
 }
 
 /// A time as the API takes it.

@@ -74,12 +74,17 @@ impl Hit {
 
     /// The task's id.
     pub fn id(&self) -> String {
-        self.body["id"].as_str().expect("a push names its task").to_owned()
+        self.body["id"]
+            .as_str()
+            .expect("a push names its task")
+            .to_owned()
     }
 
     /// The attempt's number.
     pub fn attempt(&self) -> u64 {
-        self.body["attempt"].as_u64().expect("a push names its attempt")
+        self.body["attempt"]
+            .as_u64()
+            .expect("a push names its attempt")
     }
 }
 
@@ -119,24 +124,34 @@ impl Receiver {
 
     /// Sets what callers of a path are told, one after the other; the last answer stays. Gives the URL.
     pub fn on(&self, path: &str, answers: &[Answer]) -> String {
-        self.shared.told.lock().insert(path.to_owned(), answers.to_vec());
+        self.shared
+            .told
+            .lock()
+            .insert(path.to_owned(), answers.to_vec());
         format!("http://{}{path}", self.address)
     }
 
     /// The calls of a path so far.
     pub fn hits(&self, path: &str) -> Vec<Hit> {
         let hits = self.shared.hits.lock();
-        hits.iter().filter(|hit| hit.path == path).cloned().collect()
+        hits.iter()
+            .filter(|hit| hit.path == path)
+            .cloned()
+            .collect()
     }
 
     /// Waits until a path was called so often.
     pub fn wait(&self, path: &str, count: usize) -> Vec<Hit> {
-        self.wait_until(&format!("{count} calls of {path}"), path, |hits| hits.len() >= count)
+        self.wait_until(&format!("{count} calls of {path}"), path, |hits| {
+            hits.len() >= count
+        })
     }
 
     /// Waits until so many different tasks have come to a path.
     pub fn wait_tasks(&self, path: &str, count: usize) -> Vec<Hit> {
-        self.wait_until(&format!("{count} tasks at {path}"), path, |hits| by_task(hits).len() >= count)
+        self.wait_until(&format!("{count} tasks at {path}"), path, |hits| {
+            by_task(hits).len() >= count
+        })
     }
 
     /// Waits until the calls of a path are as they should be.
@@ -144,12 +159,20 @@ impl Receiver {
         let end = Instant::now() + SOON;
         let mut hits = self.shared.hits.lock();
         loop {
-            let here: Vec<Hit> = hits.iter().filter(|hit| hit.path == path).cloned().collect();
+            let here: Vec<Hit> = hits
+                .iter()
+                .filter(|hit| hit.path == path)
+                .cloned()
+                .collect();
             if enough(&here) {
                 return here;
             }
             let waited = self.shared.changed.wait_until(&mut hits, end);
-            assert!(!waited.timed_out(), "{what}: only {} calls within {SOON:?}", here.len());
+            assert!(
+                !waited.timed_out(),
+                "{what}: only {} calls within {SOON:?}",
+                here.len()
+            );
         }
     }
 }
@@ -196,7 +219,10 @@ impl Shared {
                 "HTTP/1.1 {status} told\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
                 body.len()
             );
-            if stream.write_all(format!("{head}{body}").as_bytes()).is_err() {
+            if stream
+                .write_all(format!("{head}{body}").as_bytes())
+                .is_err()
+            {
                 return;
             }
         }
@@ -259,7 +285,9 @@ fn read_hit(stream: &mut TcpStream) -> Option<Hit> {
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
     let length = headers.iter().find(|(name, _)| name == "content-length");
-    let length = length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
+    let length = length
+        .and_then(|(_, value)| value.parse().ok())
+        .unwrap_or(0);
     while bytes.len() < head_end + 4 + length {
         more(&mut bytes)?;
     }
@@ -290,7 +318,12 @@ pub fn by_task(hits: &[Hit]) -> HashMap<String, Vec<u64>> {
 pub fn assert_sound(hits: &[Hit], due_ms: &HashMap<String, i64>) {
     for hit in hits {
         if let Some(due) = due_ms.get(&hit.id()) {
-            assert!(hit.at_ms >= *due, "{} came {} ms early", hit.id(), due - hit.at_ms);
+            assert!(
+                hit.at_ms >= *due,
+                "{} came {} ms early",
+                hit.id(),
+                due - hit.at_ms
+            );
         }
     }
     for (task, attempts) in by_task(hits) {

@@ -21,7 +21,7 @@ use super::{SOON, until};
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 /// Longest start, in a debug build on a busy machine.
 const START_MAX: Duration = Duration::from_secs(30);
-/// What is called a working directory without a configuration file.
+/// The binary that Cargo built for these tests.
 const BINARY: &str = env!("CARGO_BIN_EXE_duetime");
 
 /// `duetime serve`. Speaks through its [`Client`]; dropping it kills it and looks whether it panicked.
@@ -53,7 +53,9 @@ impl Service {
             home: tempfile::tempdir().expect("a temporary directory"),
             environment: environment.iter().map(own).collect(),
             child: None,
-            client: Client { address: free_address() },
+            client: Client {
+                address: free_address(),
+            },
         };
         service.start_again();
         service
@@ -68,7 +70,10 @@ impl Service {
     pub fn start_again(&mut self) {
         let address = self.client.address.to_string();
         let data = self.data();
-        let log = File::options().create(true).append(true).open(self.log_path());
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path());
         let log = log.expect("the log can be written");
         let mut command = command(&["serve", "--listen", &address]);
         let child = command
@@ -83,7 +88,10 @@ impl Service {
         until("the service is ready", START_MAX, || {
             let child = self.child.as_mut().expect("it was started above");
             if let Some(status) = child.try_wait().expect("its status can be asked for") {
-                panic!("the service left with {status} before it was ready:\n{}", self.log());
+                panic!(
+                    "the service left with {status} before it was ready:\n{}",
+                    self.log()
+                );
             }
             let reply = self.client.send("GET", "/readyz", &[], b"").ok()?;
             (reply.status == 200).then_some(())
@@ -108,8 +116,13 @@ impl Service {
     pub fn terminate(&mut self) -> (ExitStatus, Duration) {
         let mut child = self.child.take().expect("it runs");
         let asked_at = Instant::now();
-        let told = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
-        assert!(told.is_ok_and(|status| status.success()), "SIGTERM can be sent");
+        let told = Command::new("kill")
+            .args(["-TERM", &child.id().to_string()])
+            .status();
+        assert!(
+            told.is_ok_and(|status| status.success()),
+            "SIGTERM can be sent"
+        );
         let status = until("the service leaves after SIGTERM", SOON, || {
             child.try_wait().expect("its status can be asked for")
         });

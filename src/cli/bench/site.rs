@@ -1,6 +1,7 @@
 //! What is measured, and what it is measured against: the service, and a bare actix-web server beside it that
 //! also receives the service's pushes.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +29,9 @@ use crate::http::server::{ServerOptions, bind, serve};
 
 /// How long an orderly stop may take.
 const GRACE: DurationMs = DurationMs::secs(5);
+/// How often, and how long after each other, a directory that is still written to is removed.
+const REMOVALS_MAX: u32 = 20;
+const REMOVE_AGAIN: Duration = Duration::from_millis(100);
 /// Most pushes at a time.
 const PUSHES_MAX: usize = 512;
 /// Open files kept for all but pushes.
@@ -45,9 +49,27 @@ pub(super) struct Site {
 
 /// A service of this process.
 struct Own {
-    data: TempDir,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<std::io::Result<()>>,
+    /// Dropped last.
+    data: Directory,
+}
+
+/// A directory that is gone afterwards.
+struct Directory(TempDir);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // A shard that is still on its way out may make a file while its directory is being removed.
+        for _ in 0..REMOVALS_MAX {
+            match std::fs::remove_dir_all(self.0.path()) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    std::thread::sleep(REMOVE_AGAIN)
+                }
+                _ => return,
+            }
+        }
+    }
 }
 
 impl Site {
@@ -60,10 +82,11 @@ impl Site {
             Some(parent) => tempfile::tempdir_in(parent),
             None => tempfile::tempdir(),
         };
-        let data = data.map_err(|error| cannot("make a directory for the data", &error))?;
+        let data =
+            Directory(data.map_err(|error| cannot("make a directory for the data", &error))?);
         let pushes = pushes();
         let builder = Duetime::builder()
-            .data_dir(data.path().join("data"))
+            .data_dir(data.0.path().join("data"))
             .running_max(pushes);
         let engine = builder
             .start()
@@ -120,7 +143,7 @@ impl Site {
 
     /// The directory that the data is in, for a service of this process.
     pub(super) fn data(&self) -> Option<PathBuf> {
-        self.own.as_ref().map(|own| own.data.path().to_owned())
+        self.own.as_ref().map(|own| own.data.0.path().to_owned())
     }
 
     /// Whether the service can reach a receiver on this machine's loopback address.

@@ -114,6 +114,22 @@ fn a_key_leads_to_its_live_task_else_to_the_one_that_ended_last() {
 }
 
 #[test]
+fn of_two_that_end_in_the_same_millisecond_the_later_one_is_found() {
+    let mut shell = Shell::new();
+    // Ids are random: with an order by id, one of these would be found wrongly.
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        let mut last = None;
+        for _ in 0..3 {
+            let id = shell.create(task().key(name).due_in_minutes(5));
+            shell.cancel(id);
+            last = Some(id);
+        }
+        let found = shell.ask(GetTask(named(name)));
+        assert_eq!(found.map(|view| view.task.id), last);
+    }
+}
+
+#[test]
 fn nothing_is_replayed_while_its_key_is_live_again() {
     let mut shell = Shell::new();
     let dead = shell.create(task().key("a").push().max_attempts(1));

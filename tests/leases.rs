@@ -1,0 +1,314 @@
+//! Outside workers: leases, what they say of them, and what they can no longer say.
+
+#[expect(dead_code, reason = "each file of tests uses its part")]
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use support::service::{Service, Shared};
+use support::{LATE_MS_MAX, SOON, ms, now_ms, until};
+
+static SHARED: Shared = Shared::new();
+
+fn service() -> Arc<Service> {
+    SHARED.service()
+}
+
+fn leased(api: &Service, topic: &str, lease: &str) -> Value {
+    let mut leases = api.lease(topic, 1, 10_000, lease);
+    assert_eq!(leases.len(), 1, "{topic}");
+    leases.remove(0)
+}
+
+fn stale() -> (u16, String) {
+    (409, "stale_token".to_owned())
+}
+
+#[test]
+fn a_lease_has_the_task_its_attempt_and_token_and_ends_with_a_result() {
+    let api = service();
+    let task = api.made(&json!({"topic": "done", "payload": {"n": 1}}));
+    let before = now_ms();
+    let lease = leased(&api, "done", "PT10S");
+    assert_eq!(
+        (&lease["task"]["id"], &lease["task"]["payload"]),
+        (&task["id"], &json!({"n": 1}))
+    );
+    assert_eq!(
+        (&lease["attempt"], &lease["token"], &lease["task"]["state"]),
+        (&json!(1), &json!(1), &json!("running"))
+    );
+    let expires_at = ms(&lease["expires_at"]);
+    assert!((before + 10_000..=now_ms() + 10_001).contains(&expires_at));
+    assert!(
+        api.lease("done", 1, 0, "PT10S").is_empty(),
+        "nobody else gets it"
+    );
+
+    assert_eq!(
+        api.say("complete", &lease, json!({"result": {"b": 2}}))
+            .must(200)["state"],
+        "succeeded"
+    );
+    assert_eq!(api.task(&task["id"])["result"], json!({"b": 2}));
+    let attempt = api.attempts(&task["id"]).remove(0);
+    assert_eq!(
+        (
+            &attempt["worker"],
+            &attempt["executor"],
+            &attempt["outcome"]
+        ),
+        (&json!("w1"), &json!("pull"), &json!("succeeded"))
+    );
+    assert_eq!(api.say("complete", &lease, json!({})).problem(), stale());
+}
+
+#[test]
+fn a_heartbeat_renews_the_lease_for_as_long_as_it_comes() {
+    let api = service();
+    let task = api.made(&json!({"topic": "alive", "retry": {"fixed": "PT0S", "max_attempts": 2}}));
+    let lease = leased(&api, "alive", "PT0.4S");
+    let begun = Instant::now();
+    // Three times the lease: the passing of real time is the subject.
+    while begun.elapsed() < Duration::from_millis(1200) {
+        let kept = api.say("heartbeat", &lease, json!({})).must(200);
+        assert_eq!(kept["cancelled"], false);
+        assert!(ms(&kept["expires_at"]) > now_ms());
+        support::pass(Duration::from_millis(50));
+        assert!(api.lease("alive", 1, 0, "PT10S").is_empty());
+    }
+    let beats_end = now_ms();
+    let second = leased(&api, "alive", "PT10S");
+    assert_eq!(
+        (&second["task"]["id"], &second["attempt"]),
+        (&task["id"], &json!(2))
+    );
+    // The last renewal was at most one pause and one look before this.
+    let waited = now_ms() - beats_end;
+    assert!(
+        (250..=400 + LATE_MS_MAX).contains(&waited),
+        "{waited} ms after the last heartbeat"
+    );
+}
+
+#[test]
+fn case_24_the_worker_whose_lease_is_over_can_change_nothing() {
+    let api = service();
+    let task = api.made(&json!({"topic": "case24", "retry": {"fixed": "PT0S", "max_attempts": 5}}));
+    let first = leased(&api, "case24", "PT0.2S");
+    let second = leased(&api, "case24", "PT10S");
+    assert!(second["token"].as_u64() > first["token"].as_u64());
+    for (verb, body) in [
+        ("heartbeat", json!({})),
+        ("complete", json!({"result": "A"})),
+        ("fail", json!({"error": {"code": "c", "message": "m"}})),
+        ("snooze", json!({"delay": "PT1H"})),
+    ] {
+        assert_eq!(api.say(verb, &first, body).problem(), stale(), "{verb}");
+    }
+    assert_eq!(api.task(&task["id"])["state"], "running");
+    api.say("complete", &second, json!({"result": "B"}))
+        .must(200);
+    assert_eq!(
+        api.say("complete", &first, json!({"result": "A"}))
+            .problem(),
+        stale()
+    );
+    let done = api.task(&task["id"]);
+    assert_eq!(
+        (&done["result"], &done["attempts"], &done["state"]),
+        (&json!("B"), &json!(2), &json!("succeeded"))
+    );
+}
+
+#[test]
+fn a_failed_lease_is_retried_as_the_policy_says_and_for_good_means_dead() {
+    let api = service();
+    let task = api.made(&json!({"topic": "failed", "retry": {"fixed": "PT1H", "max_attempts": 5}}));
+    let error = json!({"error": {"code": "no_stock", "message": "none left"}});
+    let lease = leased(&api, "failed", "PT10S");
+    assert_eq!(
+        api.say("fail", &lease, error.clone()).must(200)["state"],
+        "retrying"
+    );
+    let waits = api.task(&task["id"]);
+    assert_eq!(
+        (&waits["waiting_for"], &waits["attempts"]),
+        (&json!("retry"), &json!(1))
+    );
+    assert_eq!(
+        waits["last_outcome"],
+        json!({"outcome": "failed", "error": error["error"]})
+    );
+    assert!(ms(&waits["next_attempt_at"]) > now_ms() + 3_590_000);
+
+    api.verb("run-now", &task["id"], &json!({})).must(200);
+    let lease = leased(&api, "failed", "PT10S");
+    let mut for_good = error.clone();
+    for_good["retryable"] = json!(false);
+    assert_eq!(api.say("fail", &lease, for_good).must(200)["state"], "dead");
+    assert_eq!(api.task(&task["id"])["attempts"], 2);
+
+    let task = api.made(&json!({"topic": "failed", "retry": {"fixed": "PT0S", "max_attempts": 5}}));
+    let mut later = error;
+    later["retry_after"] = json!("PT2H");
+    api.say("fail", &leased(&api, "failed", "PT10S"), later)
+        .must(200);
+    assert!(
+        ms(&api.task(&task["id"])["next_attempt_at"]) > now_ms() + 7_190_000,
+        "the later of the two"
+    );
+}
+
+#[test]
+fn a_snoozed_task_comes_back_without_having_used_an_attempt() {
+    let api = service();
+    let task =
+        api.made(&json!({"topic": "snoozed", "retry": {"fixed": "PT0S", "max_attempts": 1}}));
+    for round in 1..=3 {
+        let lease = leased(&api, "snoozed", "PT10S");
+        assert_eq!(lease["attempt"], round, "each has a number of its own");
+        let asked = now_ms();
+        api.say("snooze", &lease, json!({"delay": "PT0.1S"}))
+            .must(200);
+        let waits = api.task(&task["id"]);
+        assert_eq!(
+            (&waits["attempts"], &waits["waiting_for"]),
+            (&json!(0), &json!("snooze"))
+        );
+        assert!(ms(&waits["next_attempt_at"]) >= asked + 100);
+    }
+    api.say("complete", &leased(&api, "snoozed", "PT10S"), json!({}))
+        .must(200);
+    assert_eq!(api.task(&task["id"])["attempts"], 1);
+}
+
+#[test]
+fn a_worker_that_waits_gets_a_task_when_it_comes_due_and_nothing_when_none_does() {
+    let api = service();
+    let begun = Instant::now();
+    assert!(api.lease("waiting", 1, 200, "PT10S").is_empty());
+    let waited = begun.elapsed();
+    assert!(
+        (Duration::from_millis(200)..Duration::from_millis(900)).contains(&waited),
+        "{waited:?}"
+    );
+
+    let task = api.made(&json!({"topic": "waiting", "delay": "PT0.4S"}));
+    let lease = leased(&api, "waiting", "PT10S");
+    let late = now_ms() - ms(&task["due_at"]);
+    assert!(
+        (0..=LATE_MS_MAX).contains(&late),
+        "{late} ms after it was due"
+    );
+    assert_eq!(lease["task"]["id"], task["id"]);
+    api.say("complete", &lease, json!({})).must(200);
+}
+
+#[test]
+fn of_many_waiting_workers_each_task_wakes_one() {
+    let api = service();
+    let mut taken = std::thread::scope(|scope| {
+        let ask = || api.lease("shared", 1, 20_000, "PT1M");
+        let workers: Vec<_> = (0..6).map(|_| scope.spawn(ask)).collect();
+        until("all six wait", SOON, || {
+            let stats = api.get("/v1/stats").must(200);
+            (stats["totals"]["waiting_workers"].as_u64() >= Some(6)).then_some(())
+        });
+        for n in 0..6 {
+            api.made(&json!({"topic": "shared", "key": format!("k{n}")}));
+        }
+        let taken = workers
+            .into_iter()
+            .flat_map(|worker| worker.join().expect("its leases"));
+        taken
+            .map(|lease| lease["task"]["key"].to_string())
+            .collect::<Vec<_>>()
+    });
+    taken.sort_unstable();
+    assert_eq!(
+        taken,
+        ["\"k0\"", "\"k1\"", "\"k2\"", "\"k3\"", "\"k4\"", "\"k5\""]
+    );
+}
+
+#[test]
+fn a_lease_request_takes_no_more_than_it_asked_for_and_from_all_its_topics() {
+    let api = service();
+    let items: Vec<Value> = (0..30)
+        .map(|n| json!({"topic": format!("bulk.{}", n % 3), "key": format!("k{n}")}))
+        .collect();
+    api.made_many(&items);
+    let ask = json!({"topics": ["bulk.0", "bulk.1"], "max": 15, "wait_ms": 5000, "lease": "PT1M", "worker": "w1"});
+    let mut got = 0;
+    until("all of both topics are leased", SOON, || {
+        let answer = api.post("/v1/leases", &ask).must(200);
+        let items = answer["items"].as_array().expect("items");
+        assert!(
+            items.len() <= 15 && items.iter().all(|lease| lease["task"]["topic"] != "bulk.2"),
+            "{answer}"
+        );
+        got += items.len();
+        (got == 20).then_some(())
+    });
+    assert_eq!(api.lease("bulk.2", 1000, 5_000, "PT1M").len(), 10);
+}
+
+#[test]
+fn a_heartbeat_of_a_cancelled_task_says_so_and_all_else_is_refused() {
+    let api = service();
+    let task = api.made(&json!({"topic": "called-off"}));
+    let lease = leased(&api, "called-off", "PT10S");
+    assert_eq!(
+        api.verb("cancel", &task["id"], &json!({})).must(202)["state"],
+        "cancelled"
+    );
+    assert_eq!(
+        api.say("heartbeat", &lease, json!({})).must(200)["cancelled"],
+        true
+    );
+    assert_eq!(
+        api.say("complete", &lease, json!({"result": 1})).status,
+        409
+    );
+    assert_eq!(
+        api.say(
+            "fail",
+            &lease,
+            json!({"error": {"code": "c", "message": "m"}})
+        )
+        .status,
+        409
+    );
+    let task = api.task(&task["id"]);
+    assert_eq!(
+        (&task["state"], &task["result"]),
+        (&json!("cancelled"), &Value::Null)
+    );
+}
+
+#[test]
+fn a_lease_outlives_kill_9_of_the_service() {
+    let mut api = Service::start();
+    let task =
+        api.made(&json!({"topic": "survives", "retry": {"fixed": "PT0S", "max_attempts": 3}}));
+    let lease = leased(&api, "survives", "PT30S");
+    api.kill_and_start();
+    assert!(
+        api.lease("survives", 1, 0, "PT30S").is_empty(),
+        "it is still leased"
+    );
+    assert_eq!(
+        api.say("heartbeat", &lease, json!({})).must(200)["cancelled"],
+        false
+    );
+    api.say("complete", &lease, json!({"result": 1})).must(200);
+    let done = api.task(&task["id"]);
+    assert_eq!(
+        (&done["state"], &done["attempts"]),
+        (&json!("succeeded"), &json!(1))
+    );
+}
