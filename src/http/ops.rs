@@ -112,7 +112,9 @@ fn counts_of(counts: &TopicCounts) -> Map<String, Value> {
             "ended": round(counts.ended_per_s),
         },
         "since_start": {
-            "created": created, "started": started, "succeeded": succeeded, "dead": dead, "cancelled": cancelled,
+            "created": created,
+            "started": started,
+            "ended": {"succeeded": succeeded, "dead": dead, "cancelled": cancelled},
         },
         "lateness_ms": {
             "p50": lateness.quantile(0.5), "p99": lateness.quantile(0.99), "max": lateness.max(),

@@ -12,7 +12,7 @@ use crate::engine::Duetime;
 use crate::http::connections::Connections;
 use crate::http::{HttpOptions, configure};
 
-/// Longest time for a request's head.
+/// Longest time for a request's head, unless a connection may not be idle for so long.
 const HEAD_TIME: Duration = Duration::from_secs(10);
 /// How often idle connections are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -69,6 +69,7 @@ pub async fn serve(
         count => count,
     };
     let idle = options.idle_timeout.to_std();
+    let head = HEAD_TIME.min(idle);
     let routes = configure(engine.clone(), options.http.clone());
     let watched = Arc::clone(&connections);
     let server = HttpServer::new(move || App::new().configure(routes.clone()))
@@ -76,7 +77,7 @@ pub async fn serve(
         .workers(workers)
         .max_connections((options.connections_max / workers).max(1))
         .backlog(4096)
-        .client_request_timeout(HEAD_TIME)
+        .client_request_timeout(head)
         .client_disconnect_timeout(Duration::from_secs(2))
         .keep_alive(idle)
         .shutdown_timeout(options.grace.to_std().as_secs().max(1))
@@ -85,7 +86,11 @@ pub async fn serve(
         .run();
     let handle = server.handle();
     let serving = actix_web::rt::spawn(server);
-    let watching = actix_web::rt::spawn(watch(Arc::clone(&connections), idle));
+    let watching = actix_web::rt::spawn(watch(
+        Arc::clone(&connections),
+        // actix-web's own limits come first where they work.
+        idle + head,
+    ));
     stop.await;
     watching.abort();
     tokio::join!(engine.shutdown(), stop_serving(&handle, &connections));
@@ -104,9 +109,7 @@ async fn stop_serving(handle: &ServerHandle, connections: &Connections) {
     }
 }
 
-async fn watch(connections: Arc<Connections>, idle: Duration) {
-    // actix-web's own limit comes first where it works.
-    let limit = idle + HEAD_TIME;
+async fn watch(connections: Arc<Connections>, limit: Duration) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let shut = connections.shut_idle(limit);

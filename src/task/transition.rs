@@ -186,8 +186,21 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
                     live.report_by = ctx.now.mono.after(live.lease.unwrap_or_default());
                 }
                 Ok(Applied::InMemory)
-            } else {
+            } else if task.next.is_reached(ctx.now) {
                 settle(task, Outcome::Unknown, None, ctx);
+                Ok(Applied::Changed)
+            } else if ctx.now.steady.0 <= ctx.now.wall.0 {
+                // Armed, and its instant is still ahead: it can't have started.
+                take_back_unstarted(task);
+                log(task, state, "not started yet when its shard was", ctx);
+                Ok(Applied::Changed)
+            } else {
+                // The wall clock has stepped back meanwhile: it may have started, and its instant comes again.
+                let instant = task.next;
+                settle(task, Outcome::Unknown, None, ctx);
+                if task.state == State::Retrying {
+                    task.next = instant;
+                }
                 Ok(Applied::Changed)
             }
         }
@@ -199,16 +212,13 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
                 settle(task, Outcome::Unknown, None, ctx);
                 return Ok(Applied::ChangedAndStop(token));
             }
-            task.attempts = task.attempts.saturating_sub(1);
-            let next = if was_started {
+            if was_started {
+                task.attempts = task.attempts.saturating_sub(1);
                 record_attempt(task, &Outcome::GivenBack, None, ctx);
-                Due::after(DurationMs(0), ctx.now)
+                wait_again(task, Due::after(DurationMs(0), ctx.now), WaitingFor::Retry);
             } else {
-                // Nobody has seen this number: the next start may have it. Its instant may still be ahead.
-                task.attempt = AttemptNumber(task.attempt.0.saturating_sub(1));
-                task.next
-            };
-            wait_again(task, next, WaitingFor::Retry);
+                take_back_unstarted(task);
+            }
             log(task, state, "handed back", ctx);
             Ok(Applied::ChangedAndStop(token))
         }
@@ -422,6 +432,21 @@ fn take_attempt(
         lease,
         report_by,
     });
+}
+
+/// Takes back an attempt that never started: nobody has seen its number, so the next start may have it. Its instant
+/// stays, and may still be ahead.
+fn take_back_unstarted(task: &mut Task) {
+    task.live = None;
+    task.attempts = task.attempts.saturating_sub(1);
+    task.attempt = AttemptNumber(task.attempt.0.saturating_sub(1));
+    let retries = task.attempts > 0;
+    task.state = if retries {
+        State::Retrying
+    } else {
+        State::Pending
+    };
+    task.waiting_for = retries.then_some(WaitingFor::Retry);
 }
 
 fn record_attempt(

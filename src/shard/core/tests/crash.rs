@@ -121,10 +121,14 @@ fn what_was_in_flight_is_settled_by_its_delivery_policy() {
         (shell.state(leased), shell.task(leased).token),
         (State::Running, lease.token)
     );
-    // Its number counts also when nobody knows whether the attempt ever began.
+    // What is armed with its instant still ahead can't have started: it uses nothing, and is not early.
     let armed = shell.create(task().push().due_in(DurationMs(10)));
+    let first = shell.task(armed).token;
     shell.crash();
-    assert_eq!(shell.task(armed).attempts, 2);
+    let again = shell.task(armed);
+    assert_eq!((again.attempts, again.attempt), (1, AttemptNumber(1)));
+    assert!(again.token > first);
+    assert!(shell.starts.iter().all(|start| start.task != armed));
 }
 
 #[test]

@@ -232,7 +232,7 @@ fn a_shutdown_hands_back_what_is_armed_and_in_the_end_what_runs() {
     assert_eq!(shell.ask(Drain { give_up: false }), 2);
     assert_eq!(
         (shell.state(armed), shell.task(armed).attempt),
-        (State::Retrying, AttemptNumber(0))
+        (State::Pending, AttemptNumber(0))
     );
     shell.pass(DurationMs(100));
     assert_eq!(shell.starts.len(), 2, "nothing starts any more");

@@ -67,7 +67,7 @@ fn an_armed_attempt_of_a_topic_that_is_paused_is_handed_back_unused() {
     let back = shell.disk.task(id).unwrap();
     assert_eq!(
         (back.state, back.attempts, back.attempt),
-        (State::Retrying, 0, AttemptNumber(0))
+        (State::Pending, 0, AttemptNumber(0))
     );
     assert_eq!(back.changes.kept.last().unwrap().by, "topic");
     shell.pass(DurationMs::secs(10));

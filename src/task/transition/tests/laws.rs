@@ -312,7 +312,10 @@ fn may_follow(
         (before.id, before.created_at, &before.key)
     );
     assert!(after.token >= before.token, "tokens only grow");
-    let unseen = matches!(event, Event::HandedBack { was_started: false });
+    let unseen = matches!(
+        event,
+        Event::HandedBack { was_started: false } | Event::Recovered
+    );
     assert!(after.attempt >= before.attempt || (unseen && after.attempt.0 + 1 == before.attempt.0));
     assert_eq!(
         after.attempt.0 > before.attempt.0,

@@ -58,7 +58,7 @@ fn an_at_most_once_task_that_failed_for_certain_is_tried_again() {
 fn an_at_most_once_task_that_never_started_is_handed_back_unharmed() {
     let mut life = Life::of(task().push().at_most_once()).then(due());
     life.must(Event::HandedBack { was_started: false });
-    assert_eq!((life.task.state, life.task.attempts), (State::Retrying, 0));
+    assert_eq!((life.task.state, life.task.attempts), (State::Pending, 0));
 }
 
 #[test]
@@ -698,4 +698,18 @@ fn texts_from_outside_are_cut_to_what_may_be_kept() {
     for text in whys.chain([worker, &error.code, &error.message]) {
         assert!(text.len() <= limits::NOTE_BYTES_MAX);
     }
+}
+
+#[test]
+fn what_was_armed_when_its_shard_died_keeps_its_instant_and_uses_no_attempt() {
+    let mut life = Life::of(task().push().at_most_once().due_in(DurationMs(20))).then(due());
+    let instant = life.task.next;
+    life.must(Event::Recovered);
+    assert_eq!((life.task.state, life.task.attempts), (State::Pending, 0));
+    assert_eq!(life.task.next, instant);
+    life.must(due());
+    assert_eq!(
+        (life.task.attempt, life.task.token),
+        (AttemptNumber(1), AttemptToken(2))
+    );
 }

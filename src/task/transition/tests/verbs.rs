@@ -46,7 +46,7 @@ const TABLE: &str = "
  total time      | dead       dead       dead!       dead!       dead!       =          =          =          =
  recover         | =          =          retrying    retrying    ~running    =          =          =          =
  hand back       | 409        409        retrying!   retrying!   retrying!   409        409        409        409
- hand back new   | 409        409        retrying!   retrying!   retrying!   409        409        409        409
+ hand back new   | 409        409        pending!    pending!    pending!   409        409        409        409
  thaw            | pending    retrying   dispatched  running     running     paused     succeeded  dead       cancelled
  thaw again      | =          =          =           =           =           =          =          =          =
 ";
