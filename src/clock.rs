@@ -275,6 +275,14 @@ impl Clock {
         }
     }
 
+    /// Microseconds of the monotonic clock, and microseconds into the wall clock's present millisecond: for sleeping
+    /// to the edge of a millisecond, and nothing else.
+    pub fn edge_us(&self) -> (i64, i64) {
+        let (wall_ns, mono_ns) = self.source.read();
+        let whole_us = |ns: i128| i64::try_from(ns / 1000).unwrap_or(i64::MAX);
+        (whole_us(mono_ns), whole_us(wall_ns.rem_euclid(NS_PER_MS)))
+    }
+
     /// How often the wall clock has stepped.
     pub fn steps(&self) -> ClockSteps {
         self.steady.lock().steps

@@ -78,7 +78,7 @@ pub(super) fn answer_created(created: &Created) -> Result<Answer, Problem> {
 }
 
 /// Creates a task. 201 means it is on the disk.
-#[utoipa::path(post, path = "/v1/tasks", tag = "tasks", request_body = task_in::CreateTask,
+#[utoipa::path(post, path = "/v1/tasks", tag = "tasks", operation_id = "create_task", request_body = task_in::CreateTask,
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body again gets the same answer, for 24 h")),
     responses(
     (status = 201, description = "created, written and synced", body = TaskOut),
@@ -104,7 +104,7 @@ pub async fn create(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpR
 }
 
 /// The whole task.
-#[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, description = "the task's id")), responses(
+#[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", operation_id = "get_task", params(("id" = String, Path, description = "the task's id")), responses(
     (status = 200, description = "the task", body = TaskOut),
     (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn get(req: HttpRequest, api: Data<Api>, id: Path<String>) -> HttpResponse {
@@ -162,7 +162,7 @@ pub async fn log(req: HttpRequest, api: Data<Api>, id: Path<String>) -> HttpResp
 }
 
 /// Tasks that a filter admits, a page at a time.
-#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(ListParams), responses(
+#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", operation_id = "list_tasks", params(ListParams), responses(
     (status = 200, description = "a page; `next_cursor` is null at the end", body = PageOut),
     (status = 422, description = "a parameter is not valid", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn list(req: HttpRequest, api: Data<Api>) -> HttpResponse {

@@ -19,7 +19,7 @@ fn named(name: &str) -> Result<TopicName, Problem> {
 }
 
 /// All declared topics, by name.
-#[utoipa::path(get, path = "/v1/topics", tag = "topics", responses((status = 200, description = "all declared topics", body = TopicsOut)))]
+#[utoipa::path(get, path = "/v1/topics", tag = "topics", operation_id = "list_topics", responses((status = 200, description = "all declared topics", body = TopicsOut)))]
 pub async fn list(req: HttpRequest, api: Data<Api>) -> HttpResponse {
     respond(async {
         query(&req, &[])?;
@@ -36,7 +36,7 @@ pub async fn list(req: HttpRequest, api: Data<Api>) -> HttpResponse {
 }
 
 /// A declared topic.
-#[utoipa::path(get, path = "/v1/topics/{name}", tag = "topics", params(("name" = String, Path, description = "the topic")), responses(
+#[utoipa::path(get, path = "/v1/topics/{name}", tag = "topics", operation_id = "get_topic", params(("name" = String, Path, description = "the topic")), responses(
     (status = 200, description = "the topic", body = TopicOut),
     (status = 404, description = "never declared", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn get(req: HttpRequest, api: Data<Api>, name: Path<String>) -> HttpResponse {
@@ -55,7 +55,7 @@ pub async fn get(req: HttpRequest, api: Data<Api>, name: Path<String>) -> HttpRe
 }
 
 /// Declares a topic or replaces its settings; in force for the next create.
-#[utoipa::path(put, path = "/v1/topics/{name}", tag = "topics", params(("name" = String, Path, description = "the topic")),
+#[utoipa::path(put, path = "/v1/topics/{name}", tag = "topics", operation_id = "put_topic", params(("name" = String, Path, description = "the topic")),
     request_body = wire::topic::PutTopic, responses(
     (status = 200, description = "replaced", body = TopicOut),
     (status = 201, description = "declared", body = TopicOut),
@@ -81,7 +81,7 @@ pub async fn put(
 }
 
 /// Forgets a topic's settings. Its tasks stay, and keep what they were created with.
-#[utoipa::path(delete, path = "/v1/topics/{name}", tag = "topics", params(("name" = String, Path, description = "the topic")), responses(
+#[utoipa::path(delete, path = "/v1/topics/{name}", tag = "topics", operation_id = "delete_topic", params(("name" = String, Path, description = "the topic")), responses(
     (status = 200, description = "forgotten", body = Object),
     (status = 404, description = "never declared", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn delete(req: HttpRequest, api: Data<Api>, name: Path<String>) -> HttpResponse {
@@ -99,7 +99,7 @@ pub async fn delete(req: HttpRequest, api: Data<Api>, name: Path<String>) -> Htt
 }
 
 /// Holds all tasks of a topic: nothing of it starts once this is answered.
-#[utoipa::path(post, path = "/v1/topics/{name}/pause", tag = "topics", params(("name" = String, Path, description = "the topic")),
+#[utoipa::path(post, path = "/v1/topics/{name}/pause", tag = "topics", operation_id = "pause_topic", params(("name" = String, Path, description = "the topic")),
     request_body = wire::verbs::PauseTask, responses((status = 200, description = "held", body = TopicOut)))]
 pub async fn pause(
     req: HttpRequest,
@@ -124,7 +124,7 @@ pub async fn pause(
 }
 
 /// Lets a topic go on; after a frozen pause its tasks have the time left that they had.
-#[utoipa::path(post, path = "/v1/topics/{name}/resume", tag = "topics", params(("name" = String, Path, description = "the topic")),
+#[utoipa::path(post, path = "/v1/topics/{name}/resume", tag = "topics", operation_id = "resume_topic", params(("name" = String, Path, description = "the topic")),
     responses((status = 200, description = "goes on", body = TopicOut)))]
 pub async fn resume(
     req: HttpRequest,

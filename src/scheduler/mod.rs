@@ -4,27 +4,30 @@
 //! when a shard wants an earlier time than the one it sleeps to. No sleep is longer than a second, so a step of
 //! the wall clock is noticed within one.
 
+mod pacer;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, WrapFuture};
 
-use crate::clock::{Clock, MonoMs};
+use crate::clock::Clock;
+use crate::scheduler::pacer::Pacer;
 use crate::shard::router::ShardRouter;
 use crate::shard::wakes::WakeBoard;
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
 
-/// Longest sleep, in milliseconds.
-const SLEEP_MS_MAX: i64 = 1_000;
-/// When a shard could not take a tick, it is tried again after this many milliseconds.
-const RETRY_MS: i64 = 5;
+/// Longest sleep, in microseconds.
+const SLEEP_US_MAX: i64 = 1_000_000;
+/// When a shard could not take a tick, it is tried again after this many microseconds.
+const RETRY_US: i64 = 5_000;
 
 /// Fans ticks to shards.
 pub struct SchedulerActor {
     pacing: Pacing,
     kill: KillSwitch,
     _thread: NamedArbiter,
-    _death: DeathNotice,
+    death: DeathNotice,
 }
 
 #[derive(Clone)]
@@ -60,7 +63,7 @@ impl SchedulerActor {
             },
             kill: child.kill,
             _thread: thread,
-            _death: child.death,
+            death: child.death,
         }
     }
 }
@@ -71,8 +74,16 @@ impl Actor for SchedulerActor {
     fn started(&mut self, ctx: &mut Context<Self>) {
         let me = ctx.address();
         self.kill.on_throw(move || me.do_send(Leave));
-        let pacing = self.pacing.clone();
-        ctx.spawn(async move { pacing.run().await }.into_actor(self));
+        let (pacing, wakes) = (self.pacing.clone(), Arc::clone(&self.pacing.wakes));
+        match Pacer::start(move || wakes.ring()) {
+            Ok(pacer) => {
+                ctx.spawn(async move { pacing.run(pacer).await }.into_actor(self));
+            }
+            Err(error) => {
+                self.death.last_words(format!("start the pacer: {error}"));
+                ctx.stop();
+            }
+        }
     }
 }
 
@@ -85,34 +96,31 @@ impl Handler<Leave> for SchedulerActor {
 }
 
 impl Pacing {
-    async fn run(self) {
+    async fn run(self, pacer: Pacer) {
         let mut everyone = false;
         loop {
-            let now = self.clock.now().mono;
-            self.pulse.beat(now);
+            let (now_us, _) = self.clock.edge_us();
+            self.pulse.beat(self.clock.now().mono);
             for shard in self.wakes.shards() {
-                let due = self.wakes.take_due(shard, now);
-                let taken = !(due || everyone) || self.router.tick(shard);
-                if !taken && self.router.is_up(shard) {
-                    self.wakes.set(shard, MonoMs(now.0 + RETRY_MS));
+                let is_due = self.wakes.take_due(shard, now_us) || everyone;
+                if is_due && !self.router.tick(shard) && self.router.is_up(shard) {
+                    self.wakes.set(shard, now_us + RETRY_US);
                 }
             }
-            let until = self.wakes.earliest().min(MonoMs(now.0 + SLEEP_MS_MAX));
-            self.wakes.sleep_until(until);
+            let until_us = self.wakes.earliest_us().min(now_us + SLEEP_US_MAX);
+            self.wakes.sleep_until(until_us);
             // A shard that set an earlier time before it could see this one is not missed.
-            let until = until.min(self.wakes.earliest());
-            let wait = u64::try_from(until.0.saturating_sub(self.clock.now().mono.0)).unwrap_or(0);
-            let rang = wait > 0
-                && tokio::select! {
-                    () = tokio::time::sleep(Duration::from_millis(wait)) => false,
-                    () = self.wakes.rung() => true,
-                };
-            self.wakes.sleep_until(MonoMs(i64::MIN));
-            // A test moved its clock: shards that follow the wall clock want to know.
-            everyone = rang && !self.clock.runs_by_itself();
-            if wait == 0 {
+            let until_us = until_us.min(self.wakes.earliest_us());
+            let wait_us = u64::try_from(until_us - self.clock.edge_us().0).unwrap_or(0);
+            if wait_us == 0 {
                 tokio::task::yield_now().await;
+            } else {
+                pacer.ring_after(Duration::from_micros(wait_us));
+                self.wakes.rung().await;
             }
+            self.wakes.sleep_until(i64::MIN);
+            // A test moved its clock: shards that follow the wall clock want to know.
+            everyone = !self.clock.runs_by_itself();
         }
     }
 }

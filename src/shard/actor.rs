@@ -15,7 +15,7 @@ use std::sync::Arc;
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, MonoMs, Now};
+use crate::clock::{Clock, Now};
 use crate::executor::Executors;
 use crate::executor::pull::PullDesk;
 use crate::ids::{ShardEpoch, ShardId, TaskId};
@@ -242,20 +242,21 @@ impl ShardActor {
     }
 
     fn report_wake(&self, now: Now) {
-        // While a batch is out, only armed attempts are served; the rest waits for Committed anyway.
-        let wait = self
+        let wait_ms = self
             .core
             .next_in_ms(now)
             .unwrap_or(TICK_MS_MAX)
             .clamp(0, TICK_MS_MAX);
-        let wait = if self.out.is_some() {
-            wait.max(1)
+        // While a batch is out, only armed attempts are served; the rest waits for Committed anyway.
+        let wait_ms = if self.out.is_some() {
+            wait_ms.max(1)
         } else {
-            wait
+            wait_ms
         };
+        let (mono_us, into_ms_us) = self.clock.edge_us();
         self.outlets
             .wakes
-            .set(self.shard(), MonoMs(now.mono.0 + wait));
+            .set(self.shard(), mono_us + (wait_ms * 1000 - into_ms_us).max(0));
     }
 }
 

@@ -1,10 +1,10 @@
-//! When each shard next needs a tick: written by shards, read by the scheduler.
+//! When each shard next needs a tick: written by shards, read by the scheduler. Times are microseconds of the
+//! monotonic clock, so that the scheduler can sleep to the very edge of a millisecond.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use tokio::sync::Notify;
 
-use crate::clock::MonoMs;
 use crate::ids::ShardId;
 
 /// One wake-up time per shard, and a bell for a time that comes before the one that is slept to.
@@ -26,37 +26,32 @@ impl WakeBoard {
     }
 
     /// A shard says when it next needs a tick.
-    pub fn set(&self, shard: ShardId, at: MonoMs) {
-        self.at[usize::from(shard.0)].store(at.0, Ordering::Release);
-        if at.0 < self.sleeping_until.load(Ordering::Acquire) {
+    pub fn set(&self, shard: ShardId, at_us: i64) {
+        self.at[usize::from(shard.0)].store(at_us, Ordering::Release);
+        if at_us < self.sleeping_until.load(Ordering::Acquire) {
             self.bell.notify_one();
         }
     }
 
     /// Takes a shard's time if it has come; the shard says a new one after the tick.
-    pub fn take_due(&self, shard: ShardId, now: MonoMs) -> bool {
+    pub fn take_due(&self, shard: ShardId, now_us: i64) -> bool {
         let slot = &self.at[usize::from(shard.0)];
         let at = slot.load(Ordering::Acquire);
-        at <= now.0
+        at <= now_us
             && slot
                 .compare_exchange(at, i64::MAX, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
     }
 
     /// The earliest time that any shard wants.
-    pub fn earliest(&self) -> MonoMs {
-        MonoMs(
-            self.at
-                .iter()
-                .map(|at| at.load(Ordering::Acquire))
-                .min()
-                .unwrap_or(i64::MAX),
-        )
+    pub fn earliest_us(&self) -> i64 {
+        let times = self.at.iter().map(|at| at.load(Ordering::Acquire));
+        times.min().unwrap_or(i64::MAX)
     }
 
     /// The scheduler says until when it sleeps; an earlier time set from here on rings the bell.
-    pub fn sleep_until(&self, at: MonoMs) {
-        self.sleeping_until.store(at.0, Ordering::Release);
+    pub fn sleep_until(&self, at_us: i64) {
+        self.sleeping_until.store(at_us, Ordering::Release);
     }
 
     /// Rings the bell.

@@ -129,6 +129,17 @@ impl Service {
         (status, asked_at.elapsed())
     }
 
+    /// Another environment variable for the next start.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.environment.retain(|(known, _)| known != name);
+        self.environment.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// The process, while it runs.
+    pub fn process_id(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
     /// All it has logged, over all its starts.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
