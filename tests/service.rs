@@ -29,12 +29,21 @@ fn service() -> Arc<Service> {
 fn start_in_vain(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
     let home = tempfile::tempdir().expect("a temporary directory");
     let mut command = command(&["serve"]);
-    command.arg("--listen").arg(free_address().to_string()).args(arguments);
-    command.envs(environment.iter().copied()).current_dir(home.path());
+    command
+        .arg("--listen")
+        .arg(free_address().to_string())
+        .args(arguments);
+    command
+        .envs(environment.iter().copied())
+        .current_dir(home.path());
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = child.expect("the binary can be started");
     let begun = Instant::now();
-    while child.try_wait().expect("its status can be asked for").is_none() {
+    while child
+        .try_wait()
+        .expect("its status can be asked for")
+        .is_none()
+    {
         if begun.elapsed() > SOON {
             let _ = child.kill();
             panic!("{arguments:?} {environment:?}: it goes on");
@@ -54,7 +63,11 @@ fn a_wrong_configuration_file_stops_the_start_and_names_the_line() {
     let path = file.to_str().expect("a plain path");
     for (text, line, names) in [
         ("\n\nno_such_key = 1\n", 3, "no_such_key"),
-        ("[http]\nlisten = \"127.0.0.1:0\"\nlisten_too = 1\n", 3, "listen_too"),
+        (
+            "[http]\nlisten = \"127.0.0.1:0\"\nlisten_too = 1\n",
+            3,
+            "listen_too",
+        ),
         ("[shards]\n\n[nonsense]\na = 1\n", 3, "nonsense"),
         ("[http]\nbody_timeout = 5\n", 2, "body_timeout"),
         ("[http]\nbody_timeout = \"soon\"\n", 2, "body_timeout"),
@@ -65,7 +78,10 @@ fn a_wrong_configuration_file_stops_the_start_and_names_the_line() {
         let (code, said) = start_in_vain(&["--config", path], &[]);
         assert_eq!(code, Some(1), "{text:?}: {said}");
         assert!(said.contains(names), "{text:?}: {said}");
-        assert!(said.contains(&format!("duetime.toml:{line}")), "{text:?}: {said}");
+        assert!(
+            said.contains(&format!("duetime.toml:{line}")),
+            "{text:?}: {said}"
+        );
     }
     let missing = home.path().join("missing.toml");
     let (code, said) = start_in_vain(&["--config", missing.to_str().expect("a plain path")], &[]);
@@ -92,7 +108,11 @@ fn a_wrong_variable_or_flag_stops_the_start_and_is_named() {
 
 #[test]
 fn variables_without_two_underscores_are_none_of_ours() {
-    let api = Service::with(&[("DUETIME_PORT", "tcp://10.0.0.1:80"), ("DUETIME_URL", "nonsense"), ("DUETIME_SHARDS__COUNT", "3")]);
+    let api = Service::with(&[
+        ("DUETIME_PORT", "tcp://10.0.0.1:80"),
+        ("DUETIME_URL", "nonsense"),
+        ("DUETIME_SHARDS__COUNT", "3"),
+    ]);
     let shards = api.get("/v1/shards").must(200);
     assert_eq!(shards["items"].as_array().map(Vec::len), Some(3));
 }
@@ -101,18 +121,33 @@ fn variables_without_two_underscores_are_none_of_ours() {
 fn the_shipped_configuration_is_read_and_has_every_key() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/duetime.toml");
     let api = Service::with(&[("DUETIME_CONFIG", file.to_str().expect("a plain path"))]);
-    assert_eq!(api.get("/livez").must(200)["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(
+        api.get("/livez").must(200)["version"],
+        env!("CARGO_PKG_VERSION")
+    );
 }
 
 #[test]
 fn an_address_that_is_taken_is_refused_with_a_hint() {
     let api = service();
     let home = tempfile::tempdir().expect("a temporary directory");
-    let mut command = command(&["serve", "--listen", &api.address.to_string(), "--data", "data"]);
-    let output = command.current_dir(home.path()).output().expect("the binary can be started");
+    let mut command = command(&[
+        "serve",
+        "--listen",
+        &api.address.to_string(),
+        "--data",
+        "data",
+    ]);
+    let output = command
+        .current_dir(home.path())
+        .output()
+        .expect("the binary can be started");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains(&api.address.to_string()) && said.contains("--listen"), "{said}");
+    assert!(
+        said.contains(&api.address.to_string()) && said.contains("--listen"),
+        "{said}"
+    );
 }
 
 // ---------------------------------------------------------------- stopping, and the directory
@@ -120,38 +155,65 @@ fn an_address_that_is_taken_is_refused_with_a_hint() {
 #[test]
 fn sigterm_lets_a_running_attempt_end_and_leaves_with_0() {
     let (mut api, receiver) = (Service::start(), Receiver::start());
-    let url = receiver.on("/slow", &[Answer::Later(Duration::from_millis(700), 200, r#"{"late":true}"#.to_owned())]);
+    let url = receiver.on(
+        "/slow",
+        &[Answer::Later(
+            Duration::from_millis(700),
+            200,
+            r#"{"late":true}"#.to_owned(),
+        )],
+    );
     let task = api.made(&json!({"topic": "drain", "action": push(&url)}));
     receiver.wait("/slow", 1);
     let pending = api.made(&json!({"topic": "drain", "delay": "PT1H", "action": {"none": {}}}));
     let (exit, took) = api.terminate();
     assert_eq!(exit.code(), Some(0), "{}", api.log());
     assert!(took < Duration::from_secs(5), "{took:?}");
-    assert!(receiver.hits("/slow")[0].hung_up.is_none(), "it had its answer");
+    assert!(
+        receiver.hits("/slow")[0].hung_up.is_none(),
+        "it had its answer"
+    );
     api.start_again();
     assert_eq!(api.task(&pending["id"])["state"], "pending");
     let done = api.task(&task["id"]);
-    assert_eq!((&done["state"], &done["attempts"]), (&json!("succeeded"), &json!(1)));
+    assert_eq!(
+        (&done["state"], &done["attempts"]),
+        (&json!("succeeded"), &json!(1))
+    );
     assert_eq!(done["result"], json!({"late": true}));
     assert_eq!(receiver.hits("/slow").len(), 1);
 }
 
 #[test]
 fn what_outlasts_the_grace_is_given_back_and_has_used_no_attempt() {
-    let (mut api, receiver) = (Service::with(&[("DUETIME_SHUTDOWN__GRACE", "PT0.3S")]), Receiver::start());
+    let (mut api, receiver) = (
+        Service::with(&[("DUETIME_SHUTDOWN__GRACE", "PT0.3S")]),
+        Receiver::start(),
+    );
     let url = receiver.on("/long", &[Answer::Silence, status(200)]);
     let task = api.made(&json!({"topic": "long", "action": push(&url), "retry": fixed(60_000, 1)}));
     receiver.wait("/long", 1);
     let (exit, took) = api.terminate();
     assert_eq!(exit.code(), Some(0), "{}", api.log());
-    assert!((Duration::from_millis(300)..Duration::from_secs(5)).contains(&took), "{took:?}");
+    assert!(
+        (Duration::from_millis(300)..Duration::from_secs(5)).contains(&took),
+        "{took:?}"
+    );
     api.start_again();
     // It is due at once, not after the ladder's minute, though it had only one attempt.
     let done = api.wait_state(&task["id"], "succeeded");
     assert_eq!(done["attempts"], 1);
-    let attempts: Vec<u64> = receiver.hits("/long").iter().map(|hit| hit.attempt()).collect();
+    let attempts: Vec<u64> = receiver
+        .hits("/long")
+        .iter()
+        .map(|hit| hit.attempt())
+        .collect();
     assert_eq!(attempts, [1, 2]);
-    let outcomes: Vec<Value> = api.attempts(&task["id"]).iter().map(|attempt| attempt["outcome"].clone()).collect();
+    let outcomes: Vec<Value> = api
+        .attempts(&task["id"])
+        .iter()
+        .map(|attempt| attempt["outcome"].clone())
+        .collect();
     assert_eq!(outcomes, ["given_back", "succeeded"]);
 }
 
@@ -162,7 +224,9 @@ fn a_stop_does_not_wait_for_idle_connections_or_waiting_workers() {
     let client = *api;
     let waiting = std::thread::spawn(move || {
         let ask = json!({"topics": ["none"], "wait_ms": 30_000});
-        client.json("POST", "/v1/leases", &[], &ask).map(|reply| reply.status)
+        client
+            .json("POST", "/v1/leases", &[], &ask)
+            .map(|reply| reply.status)
     });
     until("the worker waits", SOON, || {
         let stats = api.get("/v1/stats").must(200);
@@ -172,7 +236,10 @@ fn a_stop_does_not_wait_for_idle_connections_or_waiting_workers() {
     assert_eq!(exit.code(), Some(0), "{}", api.log());
     assert!(took < Duration::from_secs(4), "{took:?}");
     let told = waiting.join().expect("its thread ends");
-    assert!(matches!(told, Ok(200 | 503)), "the worker is answered: {told:?}");
+    assert!(
+        matches!(told, Ok(200 | 503)),
+        "the worker is answered: {told:?}"
+    );
 }
 
 #[test]
@@ -194,7 +261,12 @@ fn a_second_process_on_the_same_directory_is_refused_and_the_first_goes_on() {
 fn a_directory_keeps_its_number_of_shards() {
     let home = tempfile::tempdir().expect("a temporary directory");
     let data = home.path().join("data");
-    let with = |count: &str| Service::with(&[("DUETIME_SHARDS__COUNT", count), ("DUETIME_STORE__DATA", data.to_str().expect("a plain path"))]);
+    let with = |count: &str| {
+        Service::with(&[
+            ("DUETIME_SHARDS__COUNT", count),
+            ("DUETIME_STORE__DATA", data.to_str().expect("a plain path")),
+        ])
+    };
     // The directory is named by flag, which wins over the variable.
     let api = with("3");
     assert!(!data.exists() && api.data().exists());
@@ -203,7 +275,12 @@ fn a_directory_keeps_its_number_of_shards() {
     let task = api.made(&json!({"topic": "kept", "delay": "PT1H", "action": {"none": {}}}));
     api.set("DUETIME_SHARDS__COUNT", "5");
     api.kill_and_start();
-    assert_eq!(api.get("/v1/shards").must(200)["items"].as_array().map(Vec::len), Some(3));
+    assert_eq!(
+        api.get("/v1/shards").must(200)["items"]
+            .as_array()
+            .map(Vec::len),
+        Some(3)
+    );
     assert_eq!(api.task(&task["id"])["state"], "pending");
 }
 
@@ -212,7 +289,9 @@ fn a_directory_keeps_its_number_of_shards() {
 fn epochs(api: &Service) -> Vec<u64> {
     let shards = api.get("/v1/shards").must(200);
     let items = shards["items"].as_array().expect("shards").iter();
-    items.map(|shard| shard["epoch"].as_u64().expect("an epoch")).collect()
+    items
+        .map(|shard| shard["epoch"].as_u64().expect("an epoch"))
+        .collect()
 }
 
 #[test]
@@ -250,14 +329,27 @@ fn a_shard_restarted_under_load_has_the_next_epoch_and_nothing_is_lost() {
         });
         for n in 1..=3 {
             let goal = due.lock().len() + 30;
-            until("there is load", SOON, || (due.lock().len() >= goal).then_some(()));
-            assert_eq!(api.post("/v1/shards/0/restart", &json!({})).must(202)["shard"], 0);
-            until("the next epoch", Duration::from_secs(5), || (epochs(api)[0] == before[0] + n).then_some(()));
+            until("there is load", SOON, || {
+                (due.lock().len() >= goal).then_some(())
+            });
+            assert_eq!(
+                api.post("/v1/shards/0/restart", &json!({})).must(202)["shard"],
+                0
+            );
+            until("the next epoch", Duration::from_secs(5), || {
+                (epochs(api)[0] == before[0] + n).then_some(())
+            });
         }
         stop.store(true, Ordering::Release);
     });
-    assert_eq!(epochs(&api)[1..], before[1..], "the others go on as they were");
-    until("it is ready again", SOON, || (api.get("/readyz").status == 200).then_some(()));
+    assert_eq!(
+        epochs(&api)[1..],
+        before[1..],
+        "the others go on as they were"
+    );
+    until("it is ready again", SOON, || {
+        (api.get("/readyz").status == 200).then_some(())
+    });
     let due = due.into_inner();
     for id in due.keys() {
         let done = api.wait_state(&json!(id), "succeeded");
@@ -265,9 +357,20 @@ fn a_shard_restarted_under_load_has_the_next_epoch_and_nothing_is_lost() {
     }
     assert_sound(&receiver.hits("/load"), &due);
     let actors = api.get("/v1/actors").must(200);
-    let shard = actors["items"].as_array().expect("parts").iter().find(|part| part["name"] == "shard-00").expect("it is there");
-    assert!(shard["restarts"].as_u64() >= Some(3) && shard["pulse"].is_object(), "{shard}");
-    assert_eq!(api.post("/v1/shards/9999/restart", &json!({})).problem(), (404, "not_found".to_owned()));
+    let shard = actors["items"]
+        .as_array()
+        .expect("parts")
+        .iter()
+        .find(|part| part["name"] == "shard-00")
+        .expect("it is there");
+    assert!(
+        shard["restarts"].as_u64() >= Some(3) && shard["pulse"].is_object(),
+        "{shard}"
+    );
+    assert_eq!(
+        api.post("/v1/shards/9999/restart", &json!({})).problem(),
+        (404, "not_found".to_owned())
+    );
 }
 
 // ---------------------------------------------------------------- what it says about itself
@@ -279,13 +382,22 @@ fn mounted_routes() -> BTreeSet<(String, String)> {
     for entry in std::fs::read_dir(directory).expect("the sources of the routes") {
         let source = std::fs::read_to_string(entry.expect("a file").path()).expect("a text");
         // Verbs are declared in tables: `Cancel: cancel, cancel_by_key, "cancel", …`.
-        let table = source.split_once("\ndeclare! {").map_or("", |(_, table)| table);
-        let declared: Vec<&str> = table.lines().filter(|line| line.starts_with("    ")).filter_map(|line| line.split('"').nth(1)).collect();
+        let table = source
+            .split_once("\ndeclare! {")
+            .map_or("", |(_, table)| table);
+        let declared: Vec<&str> = table
+            .lines()
+            .filter(|line| line.starts_with("    "))
+            .filter_map(|line| line.split('"').nth(1))
+            .collect();
         let compact: String = source.split_whitespace().collect();
         for mount in compact.split("(at(").skip(1) {
             let prefix = mount.split('"').nth(1).expect("a path").to_owned();
             let paths: Vec<String> = if mount.starts_with("concat!") {
-                declared.iter().map(|name| format!("{prefix}{name}")).collect()
+                declared
+                    .iter()
+                    .map(|name| format!("{prefix}{name}"))
+                    .collect()
             } else {
                 vec![prefix]
             };
@@ -295,7 +407,11 @@ fn mounted_routes() -> BTreeSet<(String, String)> {
                 .filter(|method| mount.contains(&format!("web::{method}()")))
                 .collect();
             assert!(!methods.is_empty(), "{paths:?}");
-            routes.extend(methods.iter().flat_map(|method| paths.iter().map(|path| (path.clone(), (*method).to_owned()))));
+            routes.extend(methods.iter().flat_map(|method| {
+                paths
+                    .iter()
+                    .map(|path| (path.clone(), (*method).to_owned()))
+            }));
         }
     }
     routes
@@ -305,7 +421,13 @@ fn mounted_routes() -> BTreeSet<(String, String)> {
 fn the_openapi_document_names_every_route_and_nothing_in_it_dangles() {
     let api = service();
     let document = api.get("/openapi.json").must(200);
-    assert!(document["openapi"].as_str().is_some_and(|version| version.starts_with("3.1")), "{}", document["openapi"]);
+    assert!(
+        document["openapi"]
+            .as_str()
+            .is_some_and(|version| version.starts_with("3.1")),
+        "{}",
+        document["openapi"]
+    );
 
     let mut documented = BTreeSet::new();
     for (path, item) in document["paths"].as_object().expect("paths") {
@@ -321,27 +443,57 @@ fn the_openapi_document_names_every_route_and_nothing_in_it_dangles() {
 
     // Each is there, and says no to what is no request of its own.
     for (path, method) in &documented {
-        let path: String = path.split('/').map(|part| if part.starts_with('{') { "/none".to_owned() } else { format!("/{part}") }).collect();
-        let reply = api.send(&method.to_uppercase(), &path.replacen("//", "/", 1), &[], b"").expect("an answer");
+        let path: String = path
+            .split('/')
+            .map(|part| {
+                if part.starts_with('{') {
+                    "/none".to_owned()
+                } else {
+                    format!("/{part}")
+                }
+            })
+            .collect();
+        let reply = api
+            .send(
+                &method.to_uppercase(),
+                &path.replacen("//", "/", 1),
+                &[],
+                b"",
+            )
+            .expect("an answer");
         if reply.status >= 400 {
             let (status, code) = reply.problem();
-            assert!(status != 405 && code != "route_not_found", "{method} {path}: {code}");
+            assert!(
+                status != 405 && code != "route_not_found",
+                "{method} {path}: {code}"
+            );
         }
     }
     let text = document.to_string();
     for reference in text.split(r##""$ref":"#"##).skip(1) {
         let pointer = reference.split('"').next().unwrap_or_default();
-        assert!(document.pointer(pointer).is_some(), "{pointer} leads nowhere");
+        assert!(
+            document.pointer(pointer).is_some(),
+            "{pointer} leads nowhere"
+        );
     }
     let mut names = BTreeSet::new();
     for (path, item) in document["paths"].as_object().expect("paths") {
         for (method, operation) in item.as_object().expect("methods") {
-            let name = operation["operationId"].as_str().expect("an operation has a name");
+            let name = operation["operationId"]
+                .as_str()
+                .expect("an operation has a name");
             assert!(names.insert(name.to_owned()), "{name} twice");
             let responses = operation["responses"].as_object().expect("responses");
             assert!(!responses.is_empty(), "{method} {path}");
-            for (status, response) in responses.iter().filter(|(status, _)| status.as_str() >= "400" && path.starts_with("/v1")) {
-                assert!(response["content"]["application/problem+json"].is_object(), "{method} {path} {status}");
+            for (status, response) in responses
+                .iter()
+                .filter(|(status, _)| status.as_str() >= "400" && path.starts_with("/v1"))
+            {
+                assert!(
+                    response["content"]["application/problem+json"].is_object(),
+                    "{method} {path} {status}"
+                );
             }
         }
     }
@@ -359,10 +511,18 @@ fn the_api_page_loads_nothing_from_outside() {
     let html = page.text();
     let mut assets = 0;
     for attribute in ["src=\"", "href=\""] {
-        for link in html.split(attribute).skip(1).filter_map(|rest| rest.split('"').next()) {
+        for link in html
+            .split(attribute)
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+        {
             assert!(!link.contains("//"), "{link} is outside");
             let path = link.trim_start_matches("./");
-            let path = if path.starts_with('/') { path.to_owned() } else { format!("/docs/{path}") };
+            let path = if path.starts_with('/') {
+                path.to_owned()
+            } else {
+                format!("/docs/{path}")
+            };
             assert_eq!(api.get(&path).status, 200, "{path}");
             assets += 1;
         }
@@ -378,7 +538,10 @@ fn probes_answer_with_detail() {
     let alive = api.get("/livez").must(200);
     assert_eq!(alive["status"], "ok");
     let ready = api.get("/readyz").must(200);
-    assert_eq!((&ready["status"], &ready["problems"]), (&json!("ready"), &json!([])));
+    assert_eq!(
+        (&ready["status"], &ready["problems"]),
+        (&json!("ready"), &json!([]))
+    );
 }
 
 #[test]
@@ -390,24 +553,46 @@ fn metrics_are_in_prometheus_form_and_count_what_happened() {
     api.wait_state(&task["id"], "succeeded");
 
     let reply = api.get("/metrics");
-    assert!(reply.header("content-type").is_some_and(|kind| kind.starts_with("text/plain; version=0.0.4")));
+    assert!(
+        reply
+            .header("content-type")
+            .is_some_and(|kind| kind.starts_with("text/plain; version=0.0.4"))
+    );
     let mut kinds: HashMap<String, String> = HashMap::new();
     let mut values: HashMap<String, f64> = HashMap::new();
     for line in reply.text().lines() {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').expect("a name and a kind");
-            assert!(["counter", "gauge", "histogram", "summary"].contains(&kind), "{line}");
-            assert!(kinds.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} twice");
+            assert!(
+                ["counter", "gauge", "histogram", "summary"].contains(&kind),
+                "{line}"
+            );
+            assert!(
+                kinds.insert(name.to_owned(), kind.to_owned()).is_none(),
+                "{name} twice"
+            );
         } else if !line.starts_with("# HELP ") {
             let (series, value) = line.rsplit_once(' ').expect("a series and a value");
             let name = series.split('{').next().expect("a name");
-            let kind = kinds.get(name).unwrap_or_else(|| panic!("{name} has no type before it"));
+            let kind = kinds
+                .get(name)
+                .unwrap_or_else(|| panic!("{name} has no type before it"));
             assert!(name.starts_with("duetime_"), "{name}");
-            assert_eq!(kind == "counter", name.ends_with("_total"), "{name} is a {kind}");
+            assert_eq!(
+                kind == "counter",
+                name.ends_with("_total"),
+                "{name} is a {kind}"
+            );
             let labels = series.strip_prefix(name).unwrap_or_default();
-            assert!(labels.is_empty() || (labels.starts_with('{') && labels.ends_with("\"}")), "{series}");
+            assert!(
+                labels.is_empty() || (labels.starts_with('{') && labels.ends_with("\"}")),
+                "{series}"
+            );
             let value: f64 = value.parse().expect("a number");
-            assert!(values.insert(series.to_owned(), value).is_none(), "{series} twice");
+            assert!(
+                values.insert(series.to_owned(), value).is_none(),
+                "{series} twice"
+            );
         }
     }
     for (series, value) in [
@@ -425,13 +610,25 @@ fn metrics_are_in_prometheus_form_and_count_what_happened() {
 #[test]
 fn threads_are_named_for_what_they_do() {
     let api = service();
-    let tasks = Path::new("/proc").join(api.process_id().to_string()).join("task");
+    let tasks = Path::new("/proc")
+        .join(api.process_id().to_string())
+        .join("task");
     let names: Vec<String> = std::fs::read_dir(tasks)
         .expect("its threads")
         .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok())
         .map(|name| name.trim().to_owned())
         .collect();
-    for wanted in ["shard-00", "shard-01", "watchdog", "scheduler", "registry", "http-push"] {
-        assert!(names.iter().any(|name| name == wanted), "{wanted} is not among {names:?}");
+    for wanted in [
+        "shard-00",
+        "shard-01",
+        "watchdog",
+        "scheduler",
+        "registry",
+        "http-push",
+    ] {
+        assert!(
+            names.iter().any(|name| name == wanted),
+            "{wanted} is not among {names:?}"
+        );
     }
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Failure;
@@ -59,7 +60,7 @@ async fn service(config: &Config) -> Result<(), Failure> {
     tracing::info!(%address, data = %config.store.data.display(), "ready; the API page is at http://{address}/docs");
     let options = ServerOptions {
         workers: config.http.workers,
-        connections_max: config.http.connections_max,
+        connections_max: connections_max(config.http.connections_max),
         idle_timeout: config.http.idle_timeout,
         grace: config.shutdown.grace,
         http: HttpOptions {
@@ -72,6 +73,37 @@ async fn service(config: &Config) -> Result<(), Failure> {
     served.map_err(|error| Failure::new(format!("the HTTP server failed: {error}")))?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Descriptors that connections leave to the store, the pushes and the rest.
+const DESCRIPTORS_KEPT: u64 = 1_024;
+
+/// As many connections as are configured, and as leave enough descriptors for the store: a shard that can't open its
+/// next journal file stops. The process's limit is raised as far as the system lets it.
+fn connections_max(configured: usize) -> usize {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return configured;
+    };
+    let limit = if setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
+        hard
+    } else {
+        soft
+    };
+    // Each connection has a second descriptor, by which it is shut down when nothing happens on it.
+    let room = limit.saturating_sub(DESCRIPTORS_KEPT.min(limit / 2)) / 2;
+    let allowed = usize::try_from(room)
+        .unwrap_or(usize::MAX)
+        .min(configured)
+        .max(1);
+    if allowed < configured {
+        tracing::warn!(
+            configured,
+            allowed,
+            descriptors = limit,
+            "fewer connections than configured: raise the limit of open files"
+        );
+    }
+    allowed
 }
 
 /// An engine as it is configured.

@@ -15,6 +15,7 @@ mod body;
 mod connections;
 mod guard;
 mod leases;
+mod metrics;
 mod openapi;
 mod ops;
 mod resent;
@@ -133,7 +134,7 @@ fn routes(config: &mut ServiceConfig) {
         .service(at("/v1/actors").route(web::get().to(ops::actors)))
         .service(at("/livez").route(web::get().to(ops::livez)))
         .service(at("/readyz").route(web::get().to(ops::readyz)))
-        .service(at("/metrics").route(web::get().to(ops::metrics)))
+        .service(at("/metrics").route(web::get().to(metrics::metrics)))
         .service(at("/openapi.json").route(web::get().to(openapi::document)));
     openapi::page(config);
 }

@@ -4,7 +4,7 @@ use actix_web::web::ServiceConfig;
 use actix_web::{HttpRequest, HttpResponse};
 use utoipa::OpenApi;
 
-use crate::http::{batch, leases, ops, query, respond, tasks, topics, verbs};
+use crate::http::{batch, leases, metrics, ops, query, respond, tasks, topics, verbs};
 
 /// The document's source.
 #[derive(OpenApi)]
@@ -30,7 +30,7 @@ use crate::http::{batch, leases, ops, query, respond, tasks, topics, verbs};
         leases::lease, leases::heartbeat, leases::complete, leases::fail, leases::snooze,
         topics::list, topics::get, topics::put, topics::delete, topics::pause, topics::resume,
         ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, ops::actors, ops::livez, ops::readyz,
-        ops::metrics
+        metrics::metrics
     )
 )]
 pub struct Document;

@@ -1,8 +1,5 @@
-//! How the service is: probes, counts, shards, parts, metrics; and the preview of a retry policy.
+//! How the service is: probes, counts, shards, parts; and the preview of a retry policy.
 
-use std::fmt::Write;
-
-use actix_web::http::header::CONTENT_TYPE;
 use actix_web::web::{Data, Path, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::{Map, Value, json};
@@ -79,7 +76,7 @@ pub async fn stats(req: HttpRequest, api: Data<Api>) -> HttpResponse {
     .await
 }
 
-fn add(sum: &mut TopicCounts, more: &TopicCounts) {
+pub(super) fn add(sum: &mut TopicCounts, more: &TopicCounts) {
     for (sum, more) in sum.states.iter_mut().zip(more.states) {
         *sum += more;
     }
@@ -204,159 +201,4 @@ pub async fn preview_retry(req: HttpRequest, payload: Payload, api: Data<Api>) -
         Ok(Answer::json(200, &wire::retry::preview(&body)?))
     })
     .await
-}
-
-/// Counters and gauges in Prometheus' form.
-#[utoipa::path(get, path = "/metrics", tag = "operate", responses((status = 200, description = "metrics in Prometheus' text form", body = String, content_type = "text/plain")))]
-pub async fn metrics(api: Data<Api>) -> HttpResponse {
-    let mut text = Metrics::default();
-    let up_ms = api.engine.up_for().0;
-    text.gauge(
-        "up_seconds",
-        "Time since the start.",
-        &[("", up_ms as f64 / 1000.0)],
-    );
-    if let Ok(topics) = api.engine.topic_counts().await {
-        let mut sum = TopicCounts::default();
-        topics.values().for_each(|counts| add(&mut sum, counts));
-        let by_state: Vec<(String, f64)> = State::ALL
-            .iter()
-            .map(|state| {
-                (
-                    format!("state=\"{}\"", state.name()),
-                    sum.states[state.index()] as f64,
-                )
-            })
-            .collect();
-        text.gauge("tasks", "Tasks by state.", &borrowed(&by_state));
-        text.counter(
-            "tasks_created",
-            "Tasks created since the start.",
-            &[("", sum.totals.created)],
-        );
-        text.counter(
-            "attempts_started",
-            "Attempts started since the start.",
-            &[("", sum.totals.started)],
-        );
-        let ended = [
-            ("state=\"succeeded\"", sum.totals.succeeded),
-            ("state=\"dead\"", sum.totals.dead),
-            ("state=\"cancelled\"", sum.totals.cancelled),
-        ];
-        text.counter(
-            "tasks_ended",
-            "Tasks ended since the start, by final state.",
-            &ended,
-        );
-        let lateness: Vec<(String, f64)> = [(0.5, "0.5"), (0.99, "0.99"), (1.0, "1")]
-            .iter()
-            .filter_map(|(q, label)| {
-                Some((
-                    format!("quantile=\"{label}\""),
-                    sum.lateness.quantile(*q)? as f64,
-                ))
-            })
-            .collect();
-        text.gauge(
-            "lateness_ms",
-            "How late attempts started.",
-            &borrowed(&lateness),
-        );
-    }
-    let steps = api.engine.clock_steps();
-    let steps = [
-        ("direction=\"forward\"", steps.forward),
-        ("direction=\"backward\"", steps.backward),
-    ];
-    text.counter("clock_steps", "Steps of the wall clock.", &steps);
-    let children = api.engine.children();
-    let running: Vec<(String, f64)> = children
-        .iter()
-        .map(|child| {
-            (
-                format!("name=\"{}\"", child.name),
-                f64::from(u8::from(child.is_running())),
-            )
-        })
-        .collect();
-    text.gauge(
-        "part_running",
-        "Supervised parts: 1 if running.",
-        &borrowed(&running),
-    );
-    let restarts: Vec<(String, u64)> = children
-        .iter()
-        .map(|child| (format!("name=\"{}\"", child.name), child.restarts))
-        .collect();
-    let restarts: Vec<(&str, u64)> = restarts
-        .iter()
-        .map(|(labels, n)| (labels.as_str(), *n))
-        .collect();
-    text.counter("part_restarts", "Restarts of supervised parts.", &restarts);
-    let answers: Vec<(String, u64)> = (2..=5)
-        .map(|class| (format!("status=\"{class}xx\""), api.answers.of_class(class)))
-        .collect();
-    let answers: Vec<(&str, u64)> = answers
-        .iter()
-        .map(|(labels, n)| (labels.as_str(), *n))
-        .collect();
-    text.counter(
-        "http_answers",
-        "HTTP answers, by class of status.",
-        &answers,
-    );
-    text.counter(
-        "http_panics",
-        "Requests whose handler panicked.",
-        &[("", api.answers.panics())],
-    );
-    text.gauge(
-        "waiting_workers",
-        "Workers that wait for tasks.",
-        &[("", api.engine.waiting_workers() as f64)],
-    );
-    HttpResponse::Ok()
-        .insert_header((CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"))
-        .body(text.0)
-}
-
-fn borrowed(rows: &[(String, f64)]) -> Vec<(&str, f64)> {
-    rows.iter()
-        .map(|(labels, value)| (labels.as_str(), *value))
-        .collect()
-}
-
-/// Prometheus' text form, line by line.
-#[derive(Default)]
-struct Metrics(String);
-
-impl Metrics {
-    fn family<T: std::fmt::Display>(
-        &mut self,
-        name: &str,
-        kind: &str,
-        help: &str,
-        rows: &[(&str, T)],
-    ) {
-        // Writing into a String never fails.
-        let _ = writeln!(
-            self.0,
-            "# HELP duetime_{name} {help}\n# TYPE duetime_{name} {kind}"
-        );
-        for (labels, value) in rows {
-            let _ = match *labels {
-                "" => writeln!(self.0, "duetime_{name} {value}"),
-                labels => writeln!(self.0, "duetime_{name}{{{labels}}} {value}"),
-            };
-        }
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, rows: &[(&str, f64)]) {
-        self.family(name, "gauge", help, rows);
-    }
-
-    fn counter(&mut self, name: &str, help: &str, rows: &[(&str, u64)]) {
-        self.family(&format!("{name}_total"), "counter", help, rows);
-    }
 }

@@ -1,0 +1,173 @@
+//! Metrics in Prometheus' form, made anew at each scrape from the same counts that `/v1/stats` shows.
+
+use std::sync::atomic::AtomicU64;
+
+use actix_web::HttpResponse;
+use actix_web::http::header::CONTENT_TYPE;
+use actix_web::web::Data;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::http::Api;
+use crate::http::answer::Answer;
+use crate::http::ops::add;
+use crate::shard::messages::TopicCounts;
+use crate::task::State;
+use crate::wire::problem::{Code, Problem};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Counters and gauges in Prometheus' form.
+#[utoipa::path(get, path = "/metrics", tag = "operate", responses((status = 200, description = "metrics in Prometheus' text form", body = String, content_type = "application/openmetrics-text")))]
+pub async fn metrics(api: Data<Api>) -> HttpResponse {
+    let mut page = Page(Registry::with_prefix("duetime"));
+    let engine = &api.engine;
+    page.gauge(
+        "up_seconds",
+        "Time since the start",
+        "",
+        [("", engine.up_for().0 as f64 / 1000.0)],
+    );
+    // While a shard is being restarted the counts of tasks are left out rather than shown too small.
+    if let Ok(topics) = engine.topic_counts().await {
+        let mut sum = TopicCounts::default();
+        topics.values().for_each(|counts| add(&mut sum, counts));
+        let by_state = State::ALL.map(|state| (state.name(), sum.states[state.index()] as f64));
+        page.gauge("tasks", "Tasks by state", "state", by_state);
+        page.counter(
+            "tasks_created",
+            "Tasks created since the start",
+            "",
+            [("", sum.totals.created)],
+        );
+        page.counter(
+            "attempts_started",
+            "Attempts started since the start",
+            "",
+            [("", sum.totals.started)],
+        );
+        let ended = [
+            ("succeeded", sum.totals.succeeded),
+            ("dead", sum.totals.dead),
+            ("cancelled", sum.totals.cancelled),
+        ];
+        page.counter(
+            "tasks_ended",
+            "Tasks ended since the start, by final state",
+            "state",
+            ended,
+        );
+        let quantile = |q: f64| sum.lateness.quantile(q).unwrap_or(0) as f64;
+        let lateness = [
+            ("0.5", quantile(0.5)),
+            ("0.99", quantile(0.99)),
+            ("1", quantile(1.0)),
+        ];
+        page.gauge(
+            "lateness_ms",
+            "How late attempts started",
+            "quantile",
+            lateness,
+        );
+    }
+    let children = engine.children();
+    let running = children
+        .iter()
+        .map(|child| (child.name.as_str(), f64::from(u8::from(child.is_running()))));
+    page.gauge(
+        "part_running",
+        "Supervised parts: 1 if running",
+        "name",
+        running,
+    );
+    let restarts = children
+        .iter()
+        .map(|child| (child.name.as_str(), child.restarts));
+    page.counter(
+        "part_restarts",
+        "Restarts of supervised parts",
+        "name",
+        restarts,
+    );
+    let steps = engine.clock_steps();
+    let steps = [("forward", steps.forward), ("backward", steps.backward)];
+    page.counter("clock_steps", "Steps of the wall clock", "direction", steps);
+    let answers = [("2xx", 2), ("3xx", 3), ("4xx", 4), ("5xx", 5)];
+    let answers = answers.map(|(status, class)| (status, api.answers.of_class(class)));
+    page.counter(
+        "http_answers",
+        "HTTP answers, by class of status",
+        "status",
+        answers,
+    );
+    page.counter(
+        "http_panics",
+        "Requests whose handler panicked",
+        "",
+        [("", api.answers.panics())],
+    );
+    page.gauge(
+        "waiting_workers",
+        "Workers that wait for tasks",
+        "",
+        [("", engine.waiting_workers() as f64)],
+    );
+
+    let mut text = String::new();
+    match encode(&mut text, &page.0) {
+        Ok(()) => HttpResponse::Ok()
+            .insert_header((CONTENT_TYPE, OPEN_METRICS))
+            .body(text),
+        Err(_) => Answer::from(Problem::new(
+            Code::Internal,
+            "the metrics could not be written",
+        ))
+        .respond(),
+    }
+}
+
+type Labels = Vec<(String, String)>;
+
+/// A registry for one scrape.
+struct Page(Registry);
+
+fn labels(name: &str, value: &str) -> Labels {
+    if name.is_empty() {
+        Vec::new()
+    } else {
+        vec![(name.to_owned(), value.to_owned())]
+    }
+}
+
+impl Page {
+    fn gauge<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        rows: impl IntoIterator<Item = (&'a str, f64)>,
+    ) {
+        let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+        for (value, number) in rows {
+            family.get_or_create(&labels(label, value)).set(number);
+        }
+        self.0.register(name, help, family);
+    }
+
+    fn counter<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        rows: impl IntoIterator<Item = (&'a str, u64)>,
+    ) {
+        let family = Family::<Labels, Counter>::default();
+        for (value, number) in rows {
+            family.get_or_create(&labels(label, value)).inc_by(number);
+        }
+        self.0.register(name, help, family);
+    }
+}
