@@ -69,6 +69,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         push_child(push, &outlets.executors),
     ];
     let home = Arc::new(LocalHome::new(dir.path(), options.store));
+    let files_open = home.open();
     let core_options = CoreOptions {
         running_max: options.running_max.div_ceil(usize::from(dir.shards())),
         ..CoreOptions::default()
@@ -107,6 +108,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         book,
         watchdog,
         io: Mutex::new(Some(io)),
+        files_open,
         dir: Mutex::new(Some(dir)),
         stopping: tokio_util::sync::CancellationToken::new(),
     });

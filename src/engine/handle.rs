@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use actix::Addr;
@@ -38,10 +38,12 @@ use crate::task::model::PauseClock;
 use crate::task::new_task::NewTask;
 use crate::task::spec::{TaskKey, TopicName};
 use crate::task::topic::{OnExisting, Topic, TopicBook, TopicSettings};
-use crate::watchdog::Watchdog;
+use crate::watchdog::{ChildState, ChildStatus, Watchdog};
 
-/// How often a stop looks whether the running attempts have ended.
-const DRAIN_LOOK: Duration = Duration::from_millis(10);
+/// How often a stop looks whether the running attempts, and then the parts, have ended.
+const STOP_LOOK: Duration = Duration::from_millis(10);
+/// Longest wait of a stop for its parts to end. One that is stuck by then is left behind.
+const PARTS_END_MAX: Duration = Duration::from_secs(5);
 
 /// A running engine. Clones are the same engine; it stops when the last is dropped, cleanly after
 /// [`Duetime::shutdown`].
@@ -64,6 +66,8 @@ pub(super) struct Parts {
     pub book: SharedBook,
     pub watchdog: Watchdog,
     pub io: Mutex<Option<Runtime>>,
+    /// Dead once no shard's files are open any more.
+    pub files_open: Weak<()>,
     pub dir: Mutex<Option<DataDir>>,
     pub stopping: CancellationToken,
 }
@@ -725,7 +729,7 @@ impl Duetime {
     }
 
     /// Takes nothing new in, lets running attempts finish within the grace, hands back the rest, and stops.
-    /// All that was acknowledged is on the disk.
+    /// All that was acknowledged is on the disk, and the directory is free for another engine.
     pub async fn shutdown(&self) {
         if self.parts.stopping.is_cancelled() {
             return;
@@ -737,7 +741,7 @@ impl Duetime {
             if running == 0 || tokio::time::Instant::now() >= until {
                 break;
             }
-            tokio::time::sleep(DRAIN_LOOK).await;
+            tokio::time::sleep(STOP_LOOK).await;
         }
         let cut_off = self.drain(true).await;
         tracing::info!(
@@ -745,10 +749,18 @@ impl Duetime {
             "stopped: running attempts have ended or were handed back"
         );
         self.parts.watchdog.shutdown();
-        for shard in self.parts.router.shards() {
-            self.parts.router.leave(shard);
+        let until = tokio::time::Instant::now() + PARTS_END_MAX;
+        while !self.has_ended() && tokio::time::Instant::now() < until {
+            tokio::time::sleep(STOP_LOOK).await;
         }
+        // Only now may another engine have the directory.
         drop(self.parts.dir.lock().take());
+    }
+
+    /// Whether every part has ended and no file is open any more.
+    fn has_ended(&self) -> bool {
+        let stopped = |child: &ChildStatus| child.state == ChildState::Stopped;
+        self.children().iter().all(stopped) && self.parts.files_open.strong_count() == 0
     }
 
     async fn drain(&self, give_up: bool) -> usize {

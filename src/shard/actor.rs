@@ -61,8 +61,7 @@ impl Message for Committed {
 }
 
 /// Leave, so that the watchdog starts a successor.
-#[derive(Debug)]
-pub struct Leave;
+struct Leave;
 
 impl Message for Leave {
     type Result = ();

@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::ids::{ShardEpoch, ShardId, Slot, SlotMap};
-use crate::shard::actor::{Leave, ShardActor, Tick};
+use crate::shard::actor::{ShardActor, Tick};
 use crate::shard::messages::{Ask, Question};
 
 /// Why a shard gave no answer.
@@ -132,13 +132,6 @@ impl ShardRouter {
     pub fn tick(&self, shard: ShardId) -> bool {
         self.actor(shard)
             .is_some_and(|actor| actor.try_send(Tick).is_ok())
-    }
-
-    /// Asks a shard to leave, at the end of the service.
-    pub fn leave(&self, shard: ShardId) {
-        if let Some(actor) = self.actor(shard) {
-            actor.do_send(Leave);
-        }
     }
 
     fn door(&self, shard: ShardId) -> &Door {

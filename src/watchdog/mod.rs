@@ -148,8 +148,8 @@ impl Watchdog {
         Ok(())
     }
 
-    /// Nothing is started again from here on. Running children are left alone, for the engine to end in its
-    /// own order; they show as `Stopped` then. One that was still starting is asked to leave when it is up.
+    /// All children are asked to leave, one that was still starting when it is up, and none is started again. A
+    /// child that shows as `Stopped` then has left nothing open, nor has what it was started from.
     pub fn shutdown(&self) {
         self.addr.do_send(Shutdown);
     }

@@ -37,9 +37,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::{Bound, Range};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -90,6 +90,8 @@ pub struct LocalHome {
     options: LocalOptions,
     open_journal: Arc<OpenJournal>,
     shards: Mutex<HashMap<ShardId, Arc<ShardHome>>>,
+    /// Held by the home and by each store, behind all that they hold open.
+    open: Arc<()>,
 }
 
 impl LocalHome {
@@ -111,7 +113,14 @@ impl LocalHome {
             options,
             open_journal: Arc::new(open),
             shards: Mutex::default(),
+            open: Arc::default(),
         }
+    }
+
+    /// Dead once the home and all its stores are gone, and with them every open file: the thread that commits
+    /// holds its store a little longer than the shard lives.
+    pub fn open(&self) -> Weak<()> {
+        Arc::downgrade(&self.open)
     }
 
     /// A store for a new owner of a shard. It opens what it needs when it begins.
@@ -130,6 +139,7 @@ impl LocalHome {
         LocalStore {
             home: home.clone(),
             owned: None,
+            _open: self.open.clone(),
         }
     }
 }
@@ -210,6 +220,7 @@ pub struct LocalStore {
     home: Arc<ShardHome>,
     /// `None` before `begin`, and again after an error.
     owned: Option<Owned>,
+    _open: Arc<()>,
 }
 
 impl LocalStore {
