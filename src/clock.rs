@@ -232,35 +232,40 @@ impl Clock {
 
     /// Reads all clocks at once.
     pub fn now(&self) -> Now {
+        let (now, step_ns) = self.read();
+        if step_ns != 0 {
+            // Not under the lock: a log that blocks must not stop every other thread's time.
+            let direction = if step_ns > 0 { "forward" } else { "back" };
+            let step_ms = (step_ns.unsigned_abs() / NS_PER_MS.unsigned_abs()) as u64;
+            tracing::warn!(step_ms, direction, "the wall clock stepped");
+        }
+        now
+    }
+
+    /// Reads all clocks, and by how much the wall clock has stepped since the reading before.
+    fn read(&self) -> (Now, i128) {
         let mut steady = self.steady.lock();
         let (wall_ns, mono_ns) = self.source.read();
+        let mut step_ns = 0;
         if steady.last_ns > i128::MIN {
             let expected_ns = steady.wall_ns + (mono_ns - steady.mono_ns);
-            let step_ns = wall_ns - expected_ns;
-            if step_ns.abs() >= STEP_NS {
+            let difference_ns = wall_ns - expected_ns;
+            if difference_ns.abs() >= STEP_NS {
+                step_ns = difference_ns;
                 steady.lead_ns = (steady.lead_ns - step_ns).max(0);
-                let (count, direction) = if step_ns > 0 {
-                    (&mut steady.steps.forward, "forward")
-                } else {
-                    (&mut steady.steps.backward, "back")
-                };
-                *count += 1;
-                let step_ms = step_ns.unsigned_abs() / NS_PER_MS.unsigned_abs();
-                tracing::warn!(
-                    step_ms = step_ms as u64,
-                    direction,
-                    "the wall clock stepped"
-                );
+                steady.steps.forward += u64::from(step_ns > 0);
+                steady.steps.backward += u64::from(step_ns < 0);
             }
         }
         steady.wall_ns = wall_ns;
         steady.mono_ns = mono_ns;
         steady.last_ns = steady.last_ns.max(wall_ns + steady.lead_ns);
-        Now {
+        let now = Now {
             wall: WallMs(whole_ms(wall_ns)),
             mono: MonoMs(whole_ms(mono_ns)),
             steady: SteadyMs(whole_ms(steady.last_ns)),
-        }
+        };
+        (now, step_ns)
     }
 
     /// Makes steady time at least `mark`, the high-water mark that a store kept: the wall clock may have stepped

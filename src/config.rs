@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!  defaults  <  file                        <  environment                <  flags
-//!  below        --config FILE, or the file     DUETIME_SECTION__KEY          --data, --listen
-//!               DUETIME_CONFIG names
+//!  below        --config FILE, else the file   DUETIME_SECTION__KEY          --data, --listen
+//!               DUETIME_CONFIG names, else
+//!               config/duetime.toml, if it is there
 //! ```
 //!
 //! A configuration is right or the process does not start. A key that nobody knows, or a value of the wrong
 //! kind, is named with its file and line or with its variable, together with what would be right: a
-//! mistyped key that is silently ignored is found on the day its setting was needed. For the same reason no
-//! file is read that nobody named.
+//! mistyped key that is silently ignored is found on the day its setting was needed. A file that is named must
+//! be there; only the usual one may be missing. Which file was read is for the process to log.
 //!
 //! Only variables with `__` behind the prefix are configuration. Orchestrators set `DUETIME_PORT` and the
 //! like for a service of this name, and `DUETIME_URL` belongs to the client commands.
@@ -143,7 +144,7 @@ sections! {
         /// Shards of a new data directory; 0 = as many as cores, at least 2. An existing directory's count wins.
         count: u16 = 0, within 0..=SLOTS, "at most 4096, one per slot";
         /// Requests that may wait for one shard; further ones are answered 503.
-        queue: usize = 20_000, within 1..=10_000_000, "from 1 to 10000000";
+        queue: usize = 20_000, within 1..=32_768, "from 1 to 32768";
     }
 
     /// `[limits]`: what callers may ask for.
@@ -158,12 +159,6 @@ sections! {
         allow_private: bool = false;
         /// Attempts that may run at a time, all shards together.
         running: usize = 512, within 1..=1_000_000, "from 1 to 1000000";
-    }
-
-    /// `[handlers]`: functions of the embedding program.
-    handlers: HandlersConfig {
-        /// Attempts that may run at a time, all shards together.
-        running: usize = 256, within 1..=1_000_000, "from 1 to 1000000";
     }
 
     /// `[shutdown]`: how the process leaves.
@@ -193,8 +188,10 @@ pub struct Overrides {
 /// Where values may come from.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// The file that `--config` names. Without it `DUETIME_CONFIG` may name one; else there is none.
+    /// The file that `--config` names. Without it `DUETIME_CONFIG` may name one.
     pub file: Option<PathBuf>,
+    /// The file that is read when nobody names one, if it is there.
+    pub usual_file: Option<PathBuf>,
     /// The environment, as name and text.
     pub environment: Vec<(String, String)>,
     /// The command line.
@@ -210,9 +207,28 @@ impl Sources {
     ) -> Self {
         Self {
             file,
+            usual_file: None,
             environment: environment.into_iter().collect(),
             overrides,
         }
+    }
+
+    /// With a file that is read when nobody names one, if it is there.
+    #[must_use]
+    pub fn usual_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.usual_file = Some(file.into());
+        self
+    }
+
+    /// The file that is read.
+    pub fn chosen_file(&self) -> Option<PathBuf> {
+        let by_variable = || {
+            let mut given = self.environment.iter();
+            let (_, text) = given.find(|(name, text)| name == FILE_VARIABLE && !text.is_empty())?;
+            Some(PathBuf::from(text))
+        };
+        let usual = || self.usual_file.clone().filter(|file| file.exists());
+        self.file.clone().or_else(by_variable).or_else(usual)
     }
 }
 
@@ -293,18 +309,7 @@ impl Config {
     /// Puts the layers on top of each other. The first thing wrong, in the order of the file, ends it.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
         let mut config = Self::default();
-        let in_environment = |name: &str| {
-            let given = sources
-                .environment
-                .iter()
-                .find(|(given, text)| given == name && !text.is_empty());
-            given.map(|(_, text)| PathBuf::from(text))
-        };
-        if let Some(file) = sources
-            .file
-            .clone()
-            .or_else(|| in_environment(FILE_VARIABLE))
-        {
+        if let Some(file) = sources.chosen_file() {
             match fs::read_to_string(&file) {
                 Ok(text) => config.apply_file(&file, &text)?,
                 Err(source) => return Err(ConfigError::Unreadable { file, source }),
@@ -920,6 +925,11 @@ mod tests {
                 "`shards.count` must be at most 4096, one per slot",
             ),
             (
+                "shards",
+                "queue = 32769",
+                "`shards.queue` must be from 1 to 32768",
+            ),
+            (
                 "push",
                 "running = 0",
                 "`push.running` must be from 1 to 1000000",
@@ -974,6 +984,34 @@ mod tests {
             Config::load(&Sources::default()).unwrap(),
             Config::default()
         );
+    }
+
+    #[test]
+    fn the_usual_file_is_read_only_if_it_is_there_and_nobody_names_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, workers: u8| {
+            let path = directory.path().join(name);
+            fs::write(&path, format!("[http]\nworkers = {workers}")).unwrap();
+            path
+        };
+        let (usual, by_variable, by_flag) = (write("u", 1), write("v", 2), write("f", 3));
+        let variable = [(
+            "DUETIME_CONFIG".to_owned(),
+            by_variable.display().to_string(),
+        )];
+        let workers = |file: Option<&Path>, environment: &[(String, String)], usual: &Path| {
+            let sources = Sources::new(
+                file.map(Path::to_owned),
+                environment.to_vec(),
+                Overrides::default(),
+            )
+            .usual_file(usual);
+            Config::load(&sources).unwrap().http.workers
+        };
+        assert_eq!(workers(None, &[], &usual), 1);
+        assert_eq!(workers(None, &variable, &usual), 2);
+        assert_eq!(workers(Some(&by_flag), &variable, &usual), 3);
+        assert_eq!(workers(None, &[], Path::new("no/such/file.toml")), 0);
     }
 
     #[test]

@@ -36,10 +36,14 @@ pub const LADDER_STEPS_MAX: usize = 64;
 pub const ATTEMPTS_MAX: u32 = 10_000;
 /// Attempts and changes that a task keeps in full; older ones are only counted.
 pub const HISTORY_KEPT: usize = 100;
+/// Requests with an `Idempotency-Key` that a task remembers having been changed by.
+pub const REQUESTS_KEPT: usize = 8;
 /// Longest text kept of an error, a reason or a worker's name, in bytes.
 pub const NOTE_BYTES_MAX: usize = 1024;
 /// Most topics.
 pub const TOPICS_MAX: usize = 10_000;
+/// Largest body that declares a topic, in bytes of JSON.
+pub const TOPIC_BODY_BYTES_MAX: usize = 16 * 1024;
 /// Longest `Idempotency-Key`, in characters.
 pub const IDEMPOTENCY_KEY_CHARS_MAX: usize = 255;
 /// How long an `Idempotency-Key` is kept, in milliseconds.
@@ -48,12 +52,18 @@ pub const IDEMPOTENCY_KEPT_MS: u64 = 24 * 3600 * 1000;
 pub const IDEMPOTENCY_KEYS_MAX: usize = 100_000;
 /// Largest answer kept for a re-sent request, in bytes; a larger one is computed again from the same ids.
 pub const IDEMPOTENCY_ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Answers kept per shard for re-sent requests, in bytes; the oldest are computed again when they are asked for.
+pub const IDEMPOTENCY_ANSWERS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most cancels per shard that stand for a create still to come.
+pub const TOMBSTONES_MAX: usize = 100_000;
 /// Longest time a cancel may reach ahead of its create, in milliseconds.
 pub const TOMBSTONE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
 /// Most items of a list page.
 pub const PAGE_ITEMS_MAX: usize = 1000;
 /// Most records that a list page looks at.
 pub const PAGE_SCAN_MAX: usize = 20_000;
+/// Most bytes of tasks that one shard searches for a text, for one list page.
+pub const PAGE_SEARCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Most items of one lease request.
 pub const LEASE_ITEMS_MAX: usize = 1000;
 /// Longest wait of a lease request, in milliseconds.

@@ -290,8 +290,8 @@ fn a_body_that_is_no_json_or_of_another_kind_is_refused_as_a_whole() {
             "a lone surrogate",
             json_type,
             br#"{"topic": "bad.bodies", "payload": "\ud800"}"#.to_vec(),
-            422,
-            "invalid",
+            400,
+            "malformed",
         ),
         (
             "a form",

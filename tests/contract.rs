@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use support::client::segment;
 use support::receiver::{Answer, Gate, Receiver, status};
 use support::service::{Service, Shared};
-use support::{iso, length, ms, now_ms, push};
+use support::{SOON, iso, length, ms, now_ms, push, until};
 
 static SHARED: Shared = Shared::new();
 
@@ -613,4 +613,32 @@ fn counts_by_topic_and_state_add_up() {
             .as_array()
             .is_some_and(|shards| shards.len() >= 2)
     );
+}
+
+#[test]
+fn a_restart_of_a_shard_is_asked_for_once_per_key_and_only_of_a_shard_that_is_there() {
+    // Of two shards, the second keeps the answer for key `a`: the first is restarted.
+    let api = Service::with(&[("DUETIME_SHARDS__COUNT", "2")]);
+    let restart = |shard: &str, key: &str| {
+        let path = format!("/v1/shards/{shard}/restart");
+        api.post_once(&path, key, &json!({}))
+    };
+    let restarts = || {
+        let shards = api.get("/v1/shards").must(200);
+        shards["items"][0]["epoch"].as_u64().expect("an epoch")
+    };
+    let before = restarts();
+    let (first, again) = (restart("0", "a"), restart("0", "a"));
+    assert_eq!(first.must(202), again.must(202));
+    assert_eq!(again.header("idempotency-replayed"), Some("true"));
+    until("it is back", SOON, || (restarts() > before).then_some(()));
+    assert_eq!(restarts(), before + 1);
+    assert_eq!(
+        restart("4000", "b").problem(),
+        (404, "not_found".to_owned())
+    );
+    let unknown = api.post("/v1/shards/0/restart?now=1", &json!({}));
+    assert_eq!(unknown.problem().0, 422);
+    let unknown = api.post("/v1/preview/retry?attempts=1", &json!({"attempts": 1}));
+    assert_eq!(unknown.problem().0, 422);
 }

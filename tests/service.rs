@@ -556,11 +556,15 @@ fn metrics_are_in_prometheus_form_and_count_what_happened() {
     assert!(
         reply
             .header("content-type")
-            .is_some_and(|kind| kind.starts_with("text/plain; version=0.0.4"))
+            .is_some_and(|kind| kind.starts_with("application/openmetrics-text; version=1.0.0"))
     );
+    let text = reply.text();
+    let lines = text
+        .strip_suffix("# EOF\n")
+        .expect("it says that it is whole");
     let mut kinds: HashMap<String, String> = HashMap::new();
     let mut values: HashMap<String, f64> = HashMap::new();
-    for line in reply.text().lines() {
+    for line in lines.lines() {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').expect("a name and a kind");
             assert!(
@@ -574,15 +578,12 @@ fn metrics_are_in_prometheus_form_and_count_what_happened() {
         } else if !line.starts_with("# HELP ") {
             let (series, value) = line.rsplit_once(' ').expect("a series and a value");
             let name = series.split('{').next().expect("a name");
+            let family = name.strip_suffix("_total").unwrap_or(name);
             let kind = kinds
-                .get(name)
+                .get(family)
                 .unwrap_or_else(|| panic!("{name} has no type before it"));
             assert!(name.starts_with("duetime_"), "{name}");
-            assert_eq!(
-                kind == "counter",
-                name.ends_with("_total"),
-                "{name} is a {kind}"
-            );
+            assert_eq!(kind == "counter", family != name, "{name} is a {kind}");
             let labels = series.strip_prefix(name).unwrap_or_default();
             assert!(
                 labels.is_empty() || (labels.starts_with('{') && labels.ends_with("\"}")),

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Failure;
@@ -21,7 +20,7 @@ const USUAL_FILE: &str = "config/duetime.toml";
 /// Runs the service.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Configuration file [default: config/duetime.toml, if it is there]
+    /// Configuration file [default: the one DUETIME_CONFIG names, else config/duetime.toml, if it is there]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where tasks are kept, instead of the configured directory
@@ -37,15 +36,18 @@ pub struct Args {
 /// # Errors
 /// When the configuration is wrong, the address or the directory is taken, or a part does not come up.
 pub fn run(args: Args, _json: bool) -> Result<(), Failure> {
-    let named_elsewhere = std::env::var_os("DUETIME_CONFIG").is_some_and(|file| !file.is_empty());
-    let usual = || Some(PathBuf::from(USUAL_FILE)).filter(|file| !named_elsewhere && file.exists());
     let overrides = Overrides {
         data: args.data,
         listen: args.listen,
     };
-    let sources = Sources::new(args.config.or_else(usual), process_environment(), overrides);
+    let sources =
+        Sources::new(args.config, process_environment(), overrides).usual_file(USUAL_FILE);
     let config = Config::load(&sources).map_err(|error| Failure::new(chain(&error)))?;
     telemetry::init(&config.log).map_err(|error| Failure::new(chain(&error)))?;
+    match sources.chosen_file() {
+        Some(file) => tracing::info!(file = %file.display(), "configuration read"),
+        None => tracing::info!("no configuration file: defaults and environment"),
+    }
     actix_web::rt::System::new().block_on(service(&config))
 }
 
@@ -60,7 +62,7 @@ async fn service(config: &Config) -> Result<(), Failure> {
     tracing::info!(%address, data = %config.store.data.display(), "ready; the API page is at http://{address}/docs");
     let options = ServerOptions {
         workers: config.http.workers,
-        connections_max: connections_max(config.http.connections_max),
+        connections_max: config.http.connections_max,
         idle_timeout: config.http.idle_timeout,
         grace: config.shutdown.grace,
         http: HttpOptions {
@@ -73,37 +75,6 @@ async fn service(config: &Config) -> Result<(), Failure> {
     served.map_err(|error| Failure::new(format!("the HTTP server failed: {error}")))?;
     tracing::info!("stopped");
     Ok(())
-}
-
-/// Descriptors that connections leave to the store, the pushes and the rest.
-const DESCRIPTORS_KEPT: u64 = 1_024;
-
-/// As many connections as are configured, and as leave enough descriptors for the store: a shard that can't open its
-/// next journal file stops. The process's limit is raised as far as the system lets it.
-fn connections_max(configured: usize) -> usize {
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
-        return configured;
-    };
-    let limit = if setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
-        hard
-    } else {
-        soft
-    };
-    // Each connection has a second descriptor, by which it is shut down when nothing happens on it.
-    let room = limit.saturating_sub(DESCRIPTORS_KEPT.min(limit / 2)) / 2;
-    let allowed = usize::try_from(room)
-        .unwrap_or(usize::MAX)
-        .min(configured)
-        .max(1);
-    if allowed < configured {
-        tracing::warn!(
-            configured,
-            allowed,
-            descriptors = limit,
-            "fewer connections than configured: raise the limit of open files"
-        );
-    }
-    allowed
 }
 
 /// An engine as it is configured.

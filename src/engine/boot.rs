@@ -1,19 +1,21 @@
 //! The start: from a data directory to a running engine. Every part that can die is a child of the watchdog, and
 //! its first start and its hundredth are the same code.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use actix::Actor;
+use actix::{Actor, Addr};
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::Semaphore;
 
 use crate::clock::{Clock, DurationMs};
 use crate::engine::data_dir::DataDir;
 use crate::engine::error::StartError;
-use crate::engine::handle::{Duetime, Parts};
+use crate::engine::handle::{Duetime, KEEPING_MAX, Parts};
+use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
 use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook};
 use crate::engine::reports::Reports;
+use crate::engine::topics::REGISTRY_ROOM;
 use crate::executor::http_push::HttpPush;
 use crate::executor::pull::PullDesk;
 use crate::executor::{Executors, Handlers, HttpPushActor};
@@ -21,6 +23,7 @@ use crate::ids::{ShardId, SlotMap};
 use crate::scheduler::SchedulerActor;
 use crate::shard::actor::{Outlets, ShardActor};
 use crate::shard::core::{CoreOptions, ShardCore};
+use crate::shard::messages::SetBook;
 use crate::shard::router::ShardRouter;
 use crate::shard::wakes::WakeBoard;
 use crate::store::local::LocalHome;
@@ -65,7 +68,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     let registry = Arc::new(RwLock::new(None));
 
     let mut children = vec![
-        registry_child(files, &book, &clock, &registry),
+        registry_child(files, &book, &clock, &registry, &router),
         push_child(push, &outlets.executors),
     ];
     let home = Arc::new(LocalHome::new(dir.path(), options.store));
@@ -100,13 +103,17 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         max_delay: options.max_delay,
         grace: options.grace,
         desk: outlets.desk,
-        known_topics: RwLock::new(HashSet::new()),
+        known_topics: KnownTopics::default(),
         started: clock.now(),
         clock,
         router,
         registry,
+        registry_room: Arc::new(Semaphore::new(REGISTRY_ROOM)),
         book,
+        settling: Mutex::default(),
+        keeping_room: Arc::new(Semaphore::new(KEEPING_MAX)),
         watchdog,
+        on_io: io.handle().clone(),
         io: Mutex::new(Some(io)),
         files_open,
         dir: Mutex::new(Some(dir)),
@@ -145,16 +152,10 @@ impl ShardParts {
         let actor = ShardActor::start_in_arbiter(&on, move |_| {
             ShardActor::new(recovered, clock, outlets, child, thread)
         });
-        // A book that came while this one recovered is taken before any question.
-        let (reply, _) = tokio::sync::oneshot::channel();
-        let question = crate::shard::messages::SetBook(self.book.read().clone());
-        let permit = None;
-        actor.do_send(crate::shard::messages::Ask {
-            question,
-            reply,
-            permit,
-        });
         self.router.open(shard, actor, epoch);
+        // One that changed while this one recovered was told to nobody. Read after the door is open, so that what
+        // comes later is told through it.
+        self.router.inform(shard, SetBook(self.book.read().clone()));
         Ok(())
     }
 }
@@ -163,10 +164,17 @@ fn registry_child(
     files: RegistryFiles,
     book: &SharedBook,
     clock: &Clock,
-    slot: &Arc<RwLock<Option<actix::Addr<RegistryActor>>>>,
+    slot: &Arc<RwLock<Option<Addr<RegistryActor>>>>,
+    router: &Arc<ShardRouter>,
 ) -> ChildSpec {
     let (book, clock, slot) = (Arc::clone(book), clock.clone(), Arc::clone(slot));
+    let router = Arc::clone(router);
     ChildSpec::new("registry", move |child| {
+        files.recover(&book).map_err(StartFault::new)?;
+        // A change that was in doubt may count after all.
+        for shard in router.shards() {
+            router.inform(shard, SetBook(book.read().clone()));
+        }
         let thread = named_arbiter("registry").map_err(StartFault::new)?;
         let (files, book, clock, on) = (
             files.clone(),

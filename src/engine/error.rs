@@ -7,6 +7,7 @@ use crate::ids::TaskId;
 use crate::limits;
 use crate::shard::messages::VerbRefused;
 use crate::shard::router::NoAnswer;
+use crate::store::StoreError;
 
 /// A question that was not answered with what was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -41,8 +42,8 @@ pub enum StartError {
     #[error(transparent)]
     DataDir(#[from] DataDirError),
     /// The registry can't be read.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
+    #[error("the registry: {0}")]
+    Registry(#[from] StoreError),
     /// An executor can't be built.
     #[error(transparent)]
     Executor(#[from] ExecutorError),

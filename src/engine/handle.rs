@@ -1,49 +1,48 @@
-//! The embedded API: everything the HTTP routes can do, as async functions.
+//! The embedded API: everything the HTTP routes can do, as async functions. Here is the engine itself, and what is
+//! done with one task; many at once are in [`super::batch`], workers in [`super::workers`], topics in
+//! [`super::topics`], the end in [`super::stop`].
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use actix::Addr;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use crate::clock::{Clock, DurationMs, Now, WallMs};
-use crate::engine::boot::shard_child;
 use crate::engine::data_dir::DataDir;
 use crate::engine::error::{EngineError, StartError};
+use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
-use crate::engine::registry::{
-    AuditLine, DeleteTopic, EndThaw, Note, PauseTopic, PutTopic, RegistryActor, RegistryError,
-    ResumeTopic, SharedBook,
-};
+use crate::engine::registry::{RegistryActor, SharedBook};
+use crate::engine::reports::ask_patiently;
 use crate::executor::pull::PullDesk;
-use crate::ids::{AttemptToken, ShardId, Slot, TaskId};
+use crate::ids::{ShardId, Slot, TaskId};
 use crate::limits;
 use crate::shard::create::{Created, Creation};
-use crate::shard::lease::Lease;
-use crate::shard::messages::{
-    ApplyVerb, AskResent, CancelAhead, CreateTask, Drain, FinishAttempt, GetTask, KeepAnswer,
-    KeepLease, LeaseTasks, ListTasks, Op, OpDone, RunOps, SetBook, Target, ThawTopic, VerbDone,
+use crate::shard::messages::{ApplyOnce, 
+    ApplyVerb, AskResent, CancelAhead, CreateTask, GetTask, KeepAnswer, ListTasks, Target, VerbDone,
 };
 use crate::shard::notes::Resent;
 use crate::shard::query::{PageAsk, Position, TaskView, merge};
-use crate::shard::router::{NoAnswer, ShardRouter};
+use crate::shard::router::ShardRouter;
 use crate::task::event::Event;
-use crate::task::model::PauseClock;
 use crate::task::new_task::NewTask;
 use crate::task::spec::{TaskKey, TopicName};
-use crate::task::topic::{OnExisting, Topic, TopicBook, TopicSettings};
-use crate::watchdog::{ChildState, ChildStatus, Watchdog};
+use crate::task::topic::{OnExisting, TopicBook};
+use crate::watchdog::Watchdog;
 
-/// How often a stop looks whether the running attempts, and then the parts, have ended.
-const STOP_LOOK: Duration = Duration::from_millis(10);
-/// Longest wait of a stop for its parts to end. One that is stuck by then is left behind.
-const PARTS_END_MAX: Duration = Duration::from_secs(5);
+pub use super::batch::BatchOp;
+pub use super::workers::LeaseAsk;
+
+/// Most answers for re-sent requests that wait for a shard that does not take them.
+pub(super) const KEEPING_MAX: usize = 1_024;
 
 /// A running engine. Clones are the same engine; it stops when the last is dropped, cleanly after
 /// [`Duetime::shutdown`].
@@ -58,14 +57,22 @@ pub(super) struct Parts {
     pub grace: DurationMs,
     pub desk: Arc<PullDesk>,
     /// Topics that tasks were created in, declared or not: bounded like declared ones.
-    pub known_topics: RwLock<HashSet<TopicName>>,
+    pub known_topics: KnownTopics,
     pub started: Now,
     pub clock: Clock,
     pub router: Arc<ShardRouter>,
     pub registry: Arc<RwLock<Option<Addr<RegistryActor>>>>,
+    /// A place for each question to the registry that waits.
+    pub registry_room: Arc<Semaphore>,
     pub book: SharedBook,
+    /// Topics that shards are being told of in the background.
+    pub settling: Mutex<HashSet<TopicName>>,
+    /// A place for each answer that waits to be kept.
+    pub keeping_room: Arc<Semaphore>,
     pub watchdog: Watchdog,
     pub io: Mutex<Option<Runtime>>,
+    /// Where work runs that nobody need wait for.
+    pub on_io: Handle,
     /// Dead once no shard's files are open any more.
     pub files_open: Weak<()>,
     pub dir: Mutex<Option<DataDir>>,
@@ -96,36 +103,11 @@ pub struct Origin {
     pub first_at: WallMs,
 }
 
-/// What a worker asks for.
-#[derive(Clone, Debug)]
-pub struct LeaseAsk {
-    /// Of these topics.
-    pub topics: Vec<TopicName>,
-    /// At most this many.
-    pub max: usize,
-    /// For so long.
-    pub lease: DurationMs,
-    /// Wait for the first so long.
-    pub wait: DurationMs,
-    /// The worker's name.
-    pub worker: String,
-}
-
-/// One operation of a mixed batch.
-#[derive(Clone, Debug)]
-pub enum BatchOp {
-    /// Create a task.
-    Create(Box<NewTask>),
-    /// Let a verb happen to a task.
-    Verb(Target, Event),
-}
-
-/// What an operator's hand ends or begins anew leaves a line in the audit.
-fn is_audited(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::Replay | Event::Resolve { .. } | Event::Discard
-    )
+impl Origin {
+    /// What tells the request's operation in this place from all others.
+    pub(super) fn request(self, place: usize) -> u64 {
+        xxh3_64_with_seed(&self.key.to_be_bytes(), self.key as u64 ^ place as u64)
+    }
 }
 
 impl Duetime {
@@ -142,27 +124,37 @@ impl Duetime {
 
     /// After the start: topics in use are counted, and a thaw that a crash cut off goes on.
     pub(super) fn settle_in(&self) -> Result<(), StartError> {
-        let engine = self.clone();
-        let work = async move {
-            let counts = engine
-                .counts()
-                .await
-                .map_err(|error| StartError::NotRunning(error.to_string()))?;
-            let used = counts
-                .into_iter()
-                .flat_map(|shard| shard.topics)
-                .map(|(name, _)| name);
-            engine.parts.known_topics.write().extend(used);
-            let book = engine.book();
-            for (name, topic) in book.iter().filter(|(_, topic)| topic.thawing.is_some()) {
-                let thawed = engine.finish_thaw(name, topic).await;
-                thawed.map_err(|error| StartError::NotRunning(error.to_string()))?;
+        self.parts
+            .on_io
+            .block_on(self.count_topics())
+            .map_err(|error| StartError::NotRunning(error.to_string()))?;
+        for (name, _) in self
+            .book()
+            .iter()
+            .filter(|(_, topic)| topic.thawing.is_some())
+        {
+            self.settle_in_background(name);
+        }
+        Ok(())
+    }
+
+    /// Does `work` apart from who asked for it: it begins at once, and ends even if nobody waits for it any more.
+    pub(crate) fn apart<T, W>(
+        &self,
+        work: W,
+    ) -> impl Future<Output = Result<T, EngineError>> + use<T, W>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, EngineError>> + Send + 'static,
+    {
+        let working = self.parts.on_io.spawn(work);
+        async {
+            match working.await.map_err(JoinError::try_into_panic) {
+                Ok(done) => done,
+                Err(Ok(panic)) => std::panic::resume_unwind(panic),
+                // Only a runtime that is going away cancels.
+                Err(Err(_)) => Err(EngineError::ShuttingDown),
             }
-            Ok(())
-        };
-        match self.parts.io.lock().as_ref().map(Runtime::handle).cloned() {
-            Some(io) => io.block_on(work),
-            None => Err(StartError::CutOff),
         }
     }
 
@@ -181,7 +173,7 @@ impl Duetime {
         self.parts.book.read().clone()
     }
 
-    fn accepting(&self) -> Result<(), EngineError> {
+    pub(super) fn accepting(&self) -> Result<(), EngineError> {
         if self.parts.stopping.is_cancelled() {
             Err(EngineError::ShuttingDown)
         } else {
@@ -189,7 +181,7 @@ impl Duetime {
         }
     }
 
-    fn shard_of(&self, target: &Target) -> ShardId {
+    pub(super) fn shard_of(&self, target: &Target) -> ShardId {
         let slot = match target {
             Target::Id(id) => id.slot(),
             Target::Key(topic, key) => Slot::of_key(topic.as_str(), key.as_str()),
@@ -217,6 +209,7 @@ impl Duetime {
         origin: Option<Origin>,
         by: &str,
     ) -> Result<Created, EngineError> {
+        self.make_room_for_topics().await;
         let creation = self.creation(new, origin, 0)?;
         let shard = self.parts.router.shard_of(creation.id.slot());
         let by = by.to_owned();
@@ -227,79 +220,7 @@ impl Duetime {
             .await?)
     }
 
-    /// Applies operations: in order for each task, one commit per shard, an answer for each.
-    pub async fn batch(
-        &self,
-        ops: Vec<BatchOp>,
-        origin: Option<Origin>,
-        by: &str,
-    ) -> Vec<Result<OpDone, EngineError>> {
-        let mut answers: Vec<Option<Result<OpDone, EngineError>>> = Vec::with_capacity(ops.len());
-        answers.resize_with(ops.len(), || None);
-        // A task's operations all go to one shard, so order within a shard is order for each task.
-        let mut by_shard: BTreeMap<ShardId, (Vec<usize>, Vec<Op>)> = BTreeMap::new();
-        let mut audited = Vec::new();
-        for (place, op) in ops.into_iter().enumerate() {
-            let (shard, op) = match op {
-                BatchOp::Create(new) => match self.creation(*new, origin, place) {
-                    Ok(creation) => (
-                        self.parts.router.shard_of(creation.id.slot()),
-                        Op::Create(creation),
-                    ),
-                    Err(error) => {
-                        answers[place] = Some(Err(error));
-                        continue;
-                    }
-                },
-                BatchOp::Verb(target, event) => {
-                    if is_audited(&event) {
-                        audited.push((place, event.verb()));
-                    }
-                    (self.shard_of(&target), Op::Verb(target, event))
-                }
-            };
-            let (places, ops) = by_shard.entry(shard).or_default();
-            places.push(place);
-            ops.push(op);
-        }
-        let asked = by_shard.into_iter().map(|(shard, (places, ops))| {
-            let by = by.to_owned();
-            async move {
-                (
-                    places,
-                    self.parts.router.ask(shard, RunOps { ops, by }).await,
-                )
-            }
-        });
-        for (places, answer) in futures_util::future::join_all(asked).await {
-            match answer {
-                Ok(done) => {
-                    for (place, done) in places.into_iter().zip(done) {
-                        answers[place] = Some(Ok(done));
-                    }
-                }
-                Err(error) => {
-                    for place in places {
-                        answers[place] = Some(Err(error.into()));
-                    }
-                }
-            }
-        }
-        for (place, verb) in audited {
-            if let Some(Ok(OpDone::Verb(Ok(done)))) = &answers[place]
-                && let Err(error) = self.audit_verb(by, verb, &done.view).await
-            {
-                tracing::error!(%error, verb, task = %done.view.task.id, "audit line not written");
-            }
-        }
-        let missing = || Err(EngineError::NoAnswer(NoAnswer::Unknown(ShardId(0))));
-        answers
-            .into_iter()
-            .map(|answer| answer.unwrap_or_else(missing))
-            .collect()
-    }
-
-    fn creation(
+    pub(super) fn creation(
         &self,
         new: NewTask,
         origin: Option<Origin>,
@@ -308,11 +229,8 @@ impl Duetime {
         self.accepting()?;
         let book = self.book();
         let topic = book.get(&new.topic);
-        self.admit_topic(&new.topic, &book)?;
-        let tail = origin.map(|origin| {
-            let seed = origin.key as u64 ^ place as u64;
-            xxh3_64_with_seed(&origin.key.to_be_bytes(), seed)
-        });
+        self.parts.known_topics.admit(&new.topic, &book)?;
+        let tail = origin.map(|origin| origin.request(place));
         let slot = match (&new.key, tail) {
             (Some(key), _) => Slot::of_key(new.topic.as_str(), key.as_str()),
             (None, Some(tail)) => Slot::of_hash(tail),
@@ -331,19 +249,8 @@ impl Duetime {
             key: new.key,
             when: new.when,
             on_existing: on_existing.unwrap_or(OnExisting::Return),
+            request: tail,
         })
-    }
-
-    fn admit_topic(&self, name: &TopicName, book: &TopicBook) -> Result<(), EngineError> {
-        if self.parts.known_topics.read().contains(name) || book.is_known(name) {
-            return Ok(());
-        }
-        let mut known = self.parts.known_topics.write();
-        if known.len() >= limits::TOPICS_MAX {
-            return Err(EngineError::TooManyTopics);
-        }
-        known.insert(name.clone());
-        Ok(())
     }
 
     // ---------------------------------------------------------------- one task
@@ -368,29 +275,36 @@ impl Duetime {
         event: Event,
         by: &str,
     ) -> Result<VerbDone, EngineError> {
+        self.verb_from(target, event, None, by).await
+    }
+
+    /// The same, for a request that may be re-sent: it happens once.
+    ///
+    /// # Errors
+    /// As [`Duetime::verb`].
+    pub async fn verb_from(
+        &self,
+        target: Target,
+        event: Event,
+        origin: Option<Origin>,
+        by: &str,
+    ) -> Result<VerbDone, EngineError> {
         let shard = self.shard_of(&target);
-        let audited = is_audited(&event).then(|| event.verb());
+        let audited = super::batch::is_audited(&event).then(|| event.verb());
         let verb = ApplyVerb {
             target,
             event,
             by: by.to_owned(),
         };
-        let done = self.parts.router.ask(shard, verb).await??;
+        let router = &self.parts.router;
+        let done = match origin.map(|origin| origin.request(0)) {
+            Some(request) => router.ask(shard, ApplyOnce { verb, request }).await??,
+            None => router.ask(shard, verb).await??,
+        };
         if let Some(verb) = audited {
-            self.audit_verb(by, verb, &done.view).await?;
+            self.audit_verbs(by, &[(verb, &done.view)]).await;
         }
         Ok(done)
-    }
-
-    async fn audit_verb(&self, by: &str, verb: &str, view: &TaskView) -> Result<(), EngineError> {
-        let task = &view.task;
-        let detail = format!(
-            "{} {}",
-            task.topic,
-            task.key.as_ref().map_or("", TaskKey::as_str)
-        );
-        self.audit(by, &format!("task.{verb}"), &task.id.to_string(), &detail)
-            .await
     }
 
     /// Cancels a task.
@@ -451,102 +365,6 @@ impl Duetime {
         Ok(merge(parts, order, limit))
     }
 
-    // ---------------------------------------------------------------- workers
-
-    /// Leases due pull tasks; waits for the first when there is none. Empty when the wait is over.
-    ///
-    /// # Errors
-    /// See [`EngineError`].
-    pub async fn lease(&self, ask: LeaseAsk) -> Result<Vec<Lease>, EngineError> {
-        let until = tokio::time::Instant::now() + ask.wait.to_std();
-        let topics: Arc<[TopicName]> = ask.topics.into();
-        loop {
-            self.accepting()?;
-            // In line before the shards are asked, so that what comes due in between rings.
-            let waiting = self.parts.desk.wait(&topics);
-            let leases = self
-                .lease_now(&topics, ask.max, ask.lease, &ask.worker)
-                .await?;
-            if !leases.is_empty() || tokio::time::Instant::now() >= until {
-                return Ok(leases);
-            }
-            tokio::select! {
-                () = waiting.rung() => waiting.used(),
-                () = tokio::time::sleep_until(until) => {}
-                () = self.parts.stopping.cancelled() => return Ok(Vec::new()),
-            }
-        }
-    }
-
-    async fn lease_now(
-        &self,
-        topics: &Arc<[TopicName]>,
-        max: usize,
-        lease: DurationMs,
-        worker: &str,
-    ) -> Result<Vec<Lease>, EngineError> {
-        let shards: Vec<ShardId> = self.parts.router.shards().collect();
-        let first = usize::from(Slot::random().number()) % shards.len().max(1);
-        let mut leases = Vec::new();
-        let mut down = None;
-        for shard in shards.iter().cycle().skip(first).take(shards.len()) {
-            let question = LeaseTasks {
-                topics: Arc::clone(topics),
-                max: max - leases.len(),
-                lease,
-                worker: worker.to_owned(),
-            };
-            match self.parts.router.ask(*shard, question).await {
-                Ok(more) => leases.extend(more),
-                // The other shards' tasks can be had all the same.
-                Err(error) => down = Some(error),
-            }
-            if leases.len() >= max {
-                break;
-            }
-        }
-        match down {
-            Some(error) if leases.is_empty() => Err(error.into()),
-            _ => Ok(leases),
-        }
-    }
-
-    /// Renews a lease; answers when it ends now.
-    ///
-    /// # Errors
-    /// When the token is not that of the running attempt.
-    pub async fn heartbeat(
-        &self,
-        task: TaskId,
-        token: AttemptToken,
-    ) -> Result<WallMs, EngineError> {
-        let shard = self.parts.router.shard_of(task.slot());
-        Ok(self
-            .parts
-            .router
-            .ask(shard, KeepLease { task, token })
-            .await??)
-    }
-
-    /// A worker's answer for its attempt: [`Event::Finished`] or [`Event::Snoozed`].
-    ///
-    /// # Errors
-    /// When the token is not that of the running attempt; nothing has changed then.
-    pub async fn finish_attempt(
-        &self,
-        task: TaskId,
-        event: Event,
-        by: &str,
-    ) -> Result<TaskView, EngineError> {
-        let shard = self.parts.router.shard_of(task.slot());
-        let by = by.to_owned();
-        Ok(self
-            .parts
-            .router
-            .ask(shard, FinishAttempt { task, event, by })
-            .await??)
-    }
-
     // ---------------------------------------------------------------- re-sent requests
 
     /// Whether a request with an `Idempotency-Key` came before.
@@ -563,224 +381,29 @@ impl Duetime {
             .await?)
     }
 
-    /// Keeps the answer of such a request.
-    ///
-    /// # Errors
-    /// See [`EngineError`].
-    pub async fn keep_answer(
-        &self,
-        key: u128,
-        status: u16,
-        body: Bytes,
-    ) -> Result<(), EngineError> {
+    /// Keeps the answer of such a request, or forgets that it is being worked on if the answer says that another
+    /// try may fare better. When the shard does not take it now, it is told in the background; what it never hears
+    /// it forgets by itself.
+    pub async fn keep_answer(&self, key: u128, status: u16, body: Bytes) {
         let shard = self.parts.router.shard_of(Slot::of_hash(key as u64));
-        Ok(self
-            .parts
-            .router
-            .ask(shard, KeepAnswer { key, status, body })
-            .await?)
-    }
-
-    // ---------------------------------------------------------------- topics and audit
-
-    async fn registry<M>(&self, message: M) -> Result<<M as RegistryMessage>::Done, EngineError>
-    where
-        M: RegistryMessage
-            + actix::Message<Result = Result<<M as RegistryMessage>::Done, RegistryError>>,
-        RegistryActor: actix::Handler<M>,
-    {
-        let actor = self
-            .parts
-            .registry
-            .read()
-            .clone()
-            .ok_or(RegistryError::Down)?;
-        let answer = actor.send(message).await.map_err(|_| RegistryError::Down)?;
-        Ok(answer?)
-    }
-
-    /// Tells all shards the topics as they are now, and waits until they work by them.
-    async fn tell_shards(&self, book: &Arc<TopicBook>) -> Result<(), EngineError> {
-        self.parts
-            .router
-            .ask_all(|_| SetBook(Arc::clone(book)))
-            .await?;
-        Ok(())
-    }
-
-    /// Declares a topic or replaces its settings; in force for the next create when it returns.
-    ///
-    /// # Errors
-    /// See [`EngineError`].
-    pub async fn put_topic(
-        &self,
-        name: TopicName,
-        body: String,
-        settings: TopicSettings,
-        by: &str,
-    ) -> Result<Arc<Topic>, EngineError> {
-        let by = by.to_owned();
-        let put = PutTopic {
-            name: name.clone(),
-            body,
-            settings,
-            by,
+        let keep = move || KeepAnswer {
+            key,
+            status,
+            body: body.clone(),
         };
-        let book = self.registry(put).await?;
-        self.tell_shards(&book).await?;
-        Ok(Arc::clone(book.get(&name)))
-    }
-
-    /// Forgets a topic's settings.
-    ///
-    /// # Errors
-    /// When it was never declared; see [`EngineError`].
-    pub async fn delete_topic(&self, name: TopicName, by: &str) -> Result<(), EngineError> {
-        let by = by.to_owned();
-        let book = self.registry(DeleteTopic { name, by }).await?;
-        self.tell_shards(&book).await
-    }
-
-    /// Holds all tasks of a topic: nothing of it starts after this has returned.
-    ///
-    /// # Errors
-    /// See [`EngineError`].
-    pub async fn pause_topic(
-        &self,
-        name: TopicName,
-        clock: PauseClock,
-        by: &str,
-    ) -> Result<Arc<Topic>, EngineError> {
-        let pause = PauseTopic {
-            name: name.clone(),
-            clock,
-            by: by.to_owned(),
-        };
-        let book = self.registry(pause).await?;
-        self.tell_shards(&book).await?;
-        Ok(Arc::clone(book.get(&name)))
-    }
-
-    /// Lets a topic go on; after a frozen pause its tasks have the time left that they had.
-    ///
-    /// # Errors
-    /// See [`EngineError`].
-    pub async fn resume_topic(&self, name: TopicName, by: &str) -> Result<Arc<Topic>, EngineError> {
-        let resume = ResumeTopic {
-            name: name.clone(),
-            by: by.to_owned(),
-        };
-        let book = self.registry(resume).await?;
-        self.tell_shards(&book).await?;
-        let topic = Arc::clone(book.get(&name));
-        self.finish_thaw(&name, &topic).await?;
-        Ok(Arc::clone(self.book().get(&name)))
-    }
-
-    async fn finish_thaw(&self, name: &TopicName, topic: &Topic) -> Result<(), EngineError> {
-        let Some(thaw) = topic.thawing else {
-            return Ok(());
-        };
-        let question = |_| ThawTopic {
-            topic: name.clone(),
-            thaw,
-        };
-        self.parts.router.ask_all(question).await?;
-        let end = EndThaw {
-            name: name.clone(),
-            number: thaw.number,
-        };
-        let book = self.registry(end).await?;
-        self.tell_shards(&book).await
-    }
-
-    /// Writes a line of the audit.
-    ///
-    /// # Errors
-    /// See [`EngineError`].
-    pub async fn audit(
-        &self,
-        by: &str,
-        action: &str,
-        target: &str,
-        detail: &str,
-    ) -> Result<(), EngineError> {
-        let line = AuditLine {
-            at_ms: self.now().wall.0,
-            by: by.to_owned(),
-            action: action.to_owned(),
-            target: target.to_owned(),
-            detail: detail.to_owned(),
-        };
-        self.registry(Note { line }).await
-    }
-
-    // ---------------------------------------------------------------- stopping
-
-    /// Asks a shard to leave; the watchdog starts it anew from its store.
-    ///
-    /// # Errors
-    /// When there is no such shard.
-    pub fn restart_shard(&self, shard: ShardId) -> Result<(), EngineError> {
-        self.parts
-            .watchdog
-            .restart(&shard_child(shard))
-            .map_err(|_| EngineError::UnknownShard(shard.0))
-    }
-
-    /// Takes nothing new in, lets running attempts finish within the grace, hands back the rest, and stops.
-    /// All that was acknowledged is on the disk, and the directory is free for another engine.
-    pub async fn shutdown(&self) {
-        if self.parts.stopping.is_cancelled() {
+        let Err(error) = self.parts.router.ask(shard, keep()).await else {
             return;
-        }
-        self.parts.stopping.cancel();
-        let until = tokio::time::Instant::now() + self.parts.grace.to_std();
-        loop {
-            let running = self.drain(false).await;
-            if running == 0 || tokio::time::Instant::now() >= until {
-                break;
+        };
+        let Ok(room) = Arc::clone(&self.parts.keeping_room).try_acquire_owned() else {
+            tracing::warn!(%error, "the answer for an Idempotency-Key was not kept, nor do more wait to be");
+            return;
+        };
+        let router = Arc::clone(&self.parts.router);
+        self.parts.on_io.spawn(async move {
+            if let Err(error) = ask_patiently(&router, shard, keep).await {
+                tracing::warn!(%error, "the answer for an Idempotency-Key was not kept");
             }
-            tokio::time::sleep(STOP_LOOK).await;
-        }
-        let cut_off = self.drain(true).await;
-        tracing::info!(
-            cut_off,
-            "stopped: running attempts have ended or were handed back"
-        );
-        self.parts.watchdog.shutdown();
-        let until = tokio::time::Instant::now() + PARTS_END_MAX;
-        while !self.has_ended() && tokio::time::Instant::now() < until {
-            tokio::time::sleep(STOP_LOOK).await;
-        }
-        // Only now may another engine have the directory.
-        drop(self.parts.dir.lock().take());
-    }
-
-    /// Whether every part has ended and no file is open any more.
-    fn has_ended(&self) -> bool {
-        let stopped = |child: &ChildStatus| child.state == ChildState::Stopped;
-        self.children().iter().all(stopped) && self.parts.files_open.strong_count() == 0
-    }
-
-    async fn drain(&self, give_up: bool) -> usize {
-        let shards = self.parts.router.shards();
-        let asked = shards.map(|shard| self.parts.router.ask(shard, Drain { give_up }));
-        let answers = futures_util::future::join_all(asked).await;
-        // A shard that is down has nothing running that could be waited for.
-        answers.into_iter().filter_map(Result::ok).sum()
+            drop(room);
+        });
     }
 }
-
-/// A registry message and what it gives.
-trait RegistryMessage: actix::Message<Result: Send> + Send + 'static {
-    type Done;
-}
-
-macro_rules! registry_messages {
-    ($($name:ident => $done:ty),*) => {$(impl RegistryMessage for $name { type Done = $done; })*};
-}
-registry_messages!(
-    PutTopic => Arc<TopicBook>, DeleteTopic => Arc<TopicBook>, PauseTopic => Arc<TopicBook>,
-    ResumeTopic => Arc<TopicBook>, EndThaw => Arc<TopicBook>, Note => ()
-);

@@ -3,14 +3,21 @@
 //! [`Duetime`] is the embedded API; the HTTP routes, the command line and the demo are built on it and decide
 //! nothing of their own.
 
+mod batch;
 mod boot;
 pub mod data_dir;
 pub mod error;
 pub mod handle;
+mod known_topics;
 pub mod options;
 pub mod registry;
 mod reports;
 pub mod status;
+mod stop;
+#[cfg(test)]
+mod tests;
+mod topics;
+mod workers;
 
 pub use error::{EngineError, StartError};
 pub use handle::Duetime;

@@ -7,6 +7,7 @@ use crate::engine::error::EngineError;
 use crate::engine::handle::Duetime;
 use crate::ids::{ShardEpoch, ShardId};
 use crate::shard::messages::{CountTasks, ShardCounts, TopicCounts};
+use crate::shard::table::Totals;
 use crate::task::spec::TopicName;
 use crate::watchdog::ChildStatus;
 
@@ -49,18 +50,20 @@ impl Duetime {
         Ok(self.parts.router.ask_all(|_| CountTasks).await?)
     }
 
-    /// Counts by topic over all shards.
+    /// Counts by topic over all shards; and what happened, since their start, in topics of which nothing is left.
     ///
     /// # Errors
     /// When a shard gives no answer.
-    pub async fn topic_counts(&self) -> Result<BTreeMap<TopicName, TopicCounts>, EngineError> {
+    pub async fn topic_counts(
+        &self,
+    ) -> Result<(BTreeMap<TopicName, TopicCounts>, Totals), EngineError> {
         let mut topics: BTreeMap<TopicName, TopicCounts> = BTreeMap::new();
-        for (name, counts) in self
-            .counts()
-            .await?
-            .into_iter()
-            .flat_map(|shard| shard.topics)
-        {
+        let mut gone = Totals::default();
+        let shards = self.counts().await?;
+        for (name, counts) in shards.into_iter().flat_map(|shard| {
+            gone += shard.of_gone_topics;
+            shard.topics
+        }) {
             let sum = topics.entry(name).or_default();
             for (sum, more) in sum.states.iter_mut().zip(counts.states) {
                 *sum += more;
@@ -71,7 +74,7 @@ impl Duetime {
             sum.ended_per_s += counts.ended_per_s;
             sum.totals += counts.totals;
         }
-        Ok(topics)
+        Ok((topics, gone))
     }
 
     /// All shards as they are now; one that is down is shown as such.

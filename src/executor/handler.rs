@@ -135,6 +135,7 @@ impl Handlers {
                 ),
                 retryable: true,
                 retry_after: None,
+                in_doubt: false,
             }));
         };
         let now = self.clock.now();
@@ -165,12 +166,13 @@ impl Handlers {
 }
 
 fn outcome_of(ended: Result<HandlerResult, JoinError>) -> Outcome {
-    let failed = |code: String, message: &str, retryable| {
+    let failed = |code: String, message: &str, retryable, in_doubt| {
         Outcome::Failed(Failure {
             code,
             message: note(message),
             retryable,
             retry_after: None,
+            in_doubt,
         })
     };
     match ended {
@@ -184,9 +186,10 @@ fn outcome_of(ended: Result<HandlerResult, JoinError>) -> Outcome {
                 result_dropped,
             }
         }
-        Ok(Err(error)) => failed(note(&error.code), &error.message, error.retryable),
+        Ok(Err(error)) => failed(note(&error.code), &error.message, error.retryable, false),
         Err(ended) => match ended.try_into_panic() {
-            Ok(panic) => failed("panic".to_owned(), &words_of(panic.as_ref()), true),
+            // Nobody knows how far it got.
+            Ok(panic) => failed("panic".to_owned(), &words_of(panic.as_ref()), true, true),
             Err(_) => Outcome::Unknown,
         },
     }

@@ -448,7 +448,11 @@ fn broken(error: reqwest::Error) -> Failure {
     } else {
         "protocol"
     };
-    failure(code, chain(&error))
+    Failure {
+        // From here on the request may have been read, whatever became of the answer.
+        in_doubt: code == "protocol",
+        ..failure(code, chain(&error))
+    }
 }
 
 /// An error and all errors behind it.
@@ -473,7 +477,7 @@ fn chain(error: &reqwest::Error) -> String {
 fn blocked_address(blocked: &Blocked) -> Failure {
     Failure {
         retryable: false,
-        ..failure("blocked_address", blocked.to_string())
+        ..failure("blocked_address", format!("{blocked}; [push] allow_private = true allows it"))
     }
 }
 
@@ -487,5 +491,6 @@ fn failure(code: &str, message: String) -> Failure {
         message,
         retryable: true,
         retry_after: None,
+        in_doubt: false,
     }
 }

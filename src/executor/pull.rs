@@ -4,7 +4,7 @@
 //! many bells as it has tasks, oldest first. A bell is only a hint: who is rung asks the shards again. A worker
 //! that goes away after it was rung passes the ring on, so that no task lies there with workers waiting.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,10 +13,18 @@ use tokio::sync::Notify;
 
 use crate::task::spec::TopicName;
 
-/// Who waits for which topic. See the module's header.
+/// Who waits for which topic. See the module's header. Coming, leaving and ringing cost the logarithm of a line's
+/// length, under one lock.
 #[derive(Debug, Default)]
 pub struct PullDesk {
-    lines: Mutex<HashMap<TopicName, VecDeque<Arc<Bell>>>>,
+    lines: Mutex<Lines>,
+}
+
+/// A line for each topic, by ticket: the longest wait comes first.
+#[derive(Debug, Default)]
+struct Lines {
+    by_topic: HashMap<TopicName, BTreeMap<u64, Arc<Bell>>>,
+    next_ticket: u64,
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +38,7 @@ struct Bell {
 pub struct Waiting<'a> {
     desk: &'a PullDesk,
     topics: Arc<[TopicName]>,
+    ticket: u64,
     bell: Arc<Bell>,
 }
 
@@ -38,16 +47,17 @@ impl PullDesk {
     pub fn wait(&self, topics: &Arc<[TopicName]>) -> Waiting<'_> {
         let bell = Arc::new(Bell::default());
         let mut lines = self.lines.lock();
+        let ticket = lines.next_ticket;
+        lines.next_ticket += 1;
         for topic in topics.iter() {
-            lines
-                .entry(topic.clone())
-                .or_default()
-                .push_back(Arc::clone(&bell));
+            let line = lines.by_topic.entry(topic.clone()).or_default();
+            line.insert(ticket, Arc::clone(&bell));
         }
         drop(lines);
         Waiting {
             desk: self,
             topics: Arc::clone(topics),
+            ticket,
             bell,
         }
     }
@@ -55,12 +65,12 @@ impl PullDesk {
     /// Rings up to `count` bells of a topic, those first who have waited longest.
     pub fn wake(&self, topic: &TopicName, count: usize) {
         let mut lines = self.lines.lock();
-        let Some(line) = lines.get_mut(topic) else {
+        let Some(line) = lines.by_topic.get_mut(topic) else {
             return;
         };
         let mut left = count;
         while left > 0
-            && let Some(bell) = line.pop_front()
+            && let Some((_, bell)) = line.pop_first()
         {
             // A bell that rang for another topic already is no news.
             if !bell.rung.swap(true, Ordering::AcqRel) {
@@ -69,13 +79,13 @@ impl PullDesk {
             }
         }
         if line.is_empty() {
-            lines.remove(topic);
+            lines.by_topic.remove(topic);
         }
     }
 
     /// How many places are taken, for all topics together.
     pub fn places(&self) -> usize {
-        self.lines.lock().values().map(VecDeque::len).sum()
+        self.lines.lock().by_topic.values().map(BTreeMap::len).sum()
     }
 }
 
@@ -85,7 +95,7 @@ impl Waiting<'_> {
         self.bell.notify.notified().await;
     }
 
-    /// The ring was used: the shards have been asked again because of it.
+    /// The ring was used: the shards have answered again because of it.
     pub fn used(&self) {
         self.bell.rung.store(false, Ordering::Release);
     }
@@ -95,10 +105,10 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut lines = self.desk.lines.lock();
         for topic in self.topics.iter() {
-            if let Some(line) = lines.get_mut(topic) {
-                line.retain(|bell| !Arc::ptr_eq(bell, &self.bell));
+            if let Some(line) = lines.by_topic.get_mut(topic) {
+                line.remove(&self.ticket);
                 if line.is_empty() {
-                    lines.remove(topic);
+                    lines.by_topic.remove(topic);
                 }
             }
         }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::engine::EngineError;
 use crate::engine::registry::RegistryError;
+use crate::limits;
 use crate::shard::messages::VerbRefused;
 use crate::shard::router::NoAnswer;
 use crate::task::event::Refusal;
@@ -15,6 +16,8 @@ use crate::wire::problem::{Code, Problem};
 
 /// How soon to come back when a shard is overloaded or being restarted, in seconds.
 const RETRY_SOON_S: u32 = 1;
+/// How soon to come back when something has to run out first, in seconds.
+const RETRY_LATER_S: u32 = 60;
 
 /// An answer before it becomes a response: it can be kept for a re-sent request.
 #[derive(Clone, Debug)]
@@ -93,7 +96,8 @@ impl From<Problem> for Answer {
 pub fn problem_of(error: &EngineError) -> Problem {
     let says = |code| Problem::new(code, error.to_string());
     match error {
-        EngineError::NoAnswer(NoAnswer::Overloaded(_)) => {
+        EngineError::NoAnswer(NoAnswer::Overloaded(_))
+        | EngineError::Registry(RegistryError::Overloaded) => {
             says(Code::Overloaded).retry_after_s(RETRY_SOON_S)
         }
         EngineError::NoAnswer(NoAnswer::Down(_) | NoAnswer::Unknown(_)) => {
@@ -107,6 +111,15 @@ pub fn problem_of(error: &EngineError) -> Problem {
         }
         EngineError::Registry(RegistryError::UnknownTopic(_)) | EngineError::UnknownShard(_) => {
             says(Code::NotFound)
+        }
+        EngineError::Registry(RegistryError::BodyTooLarge { bytes }) => {
+            let most = limits::TOPIC_BODY_BYTES_MAX;
+            let detail = format!("has {bytes} bytes, a topic's may have at most {most}");
+            Problem::of_field("", Code::TooLarge.name(), detail)
+        }
+        EngineError::Registry(RegistryError::InUse { .. }) => says(Code::InUse),
+        EngineError::Registry(RegistryError::Thawing(_)) => {
+            says(Code::Thawing).retry_after_s(RETRY_SOON_S)
         }
         EngineError::Registry(RegistryError::Down) => {
             says(Code::ShardUnavailable).retry_after_s(RETRY_SOON_S)
@@ -127,6 +140,9 @@ pub fn refusal(refused: &VerbRefused) -> Problem {
     match refused {
         VerbRefused::NotFound => says(Code::NotFound),
         VerbRefused::Exists(id) => says(Code::Exists).id(*id),
+        VerbRefused::TooManyTombstones(_) => {
+            says(Code::TooManyTombstones).retry_after_s(RETRY_LATER_S)
+        }
         VerbRefused::Refused(Refusal::IllegalState { state, .. }) => {
             says(Code::IllegalState).state(*state)
         }

@@ -93,6 +93,9 @@ pub async fn around(
             if let Some(api) = &api {
                 api.answers.count(response.status().as_u16());
             }
+            if let Some(in_request) = &in_request {
+                in_request.answered();
+            }
             return Ok(response.map_body(|_, body| InUse {
                 body: body.boxed(),
                 _in_request: in_request,

@@ -64,7 +64,7 @@ async fn answer(
         let body = api.json(&req, payload).await?;
         let LeaseReport { token, says } = verb.decode(&body, &api.in_limits())?;
         let engine = api.engine.clone();
-        once(&api, &req, &body, move |_| async move {
+        once(&api, &req, &body, move |origin| async move {
             let finished = |outcome| Event::Finished {
                 token,
                 outcome,
@@ -85,10 +85,11 @@ async fn answer(
                     message: error.message,
                     retryable,
                     retry_after,
+                    in_doubt: false,
                 })),
                 Says::Snooze { delay } => Event::Snoozed { token, delay },
             };
-            let view = engine.finish_attempt(task, event, "worker").await;
+            let view = engine.finish_attempt_from(task, event, origin, "worker").await;
             Ok(Answer::json(
                 200,
                 &SlimOut::from(&view.map_err(|error| problem_of(&error))?.task),

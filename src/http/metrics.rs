@@ -32,8 +32,11 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
         [("", engine.up_for().0 as f64 / 1000.0)],
     );
     // While a shard is being restarted the counts of tasks are left out rather than shown too small.
-    if let Ok(topics) = engine.topic_counts().await {
-        let mut sum = TopicCounts::default();
+    if let Ok((topics, gone)) = engine.topic_counts().await {
+        let mut sum = TopicCounts {
+            totals: gone,
+            ..TopicCounts::default()
+        };
         topics.values().for_each(|counts| add(&mut sum, counts));
         let by_state = State::ALL.map(|state| (state.name(), sum.states[state.index()] as f64));
         page.gauge("tasks", "Tasks by state", "state", by_state);

@@ -73,6 +73,7 @@ pub struct Api {
 ///
 /// let routes = duetime::http::configure(engine, Default::default());
 /// HttpServer::new(move || App::new().configure(routes.clone()))
+///     .h1_allow_half_closed(false) // no task is leased to a worker that hung up
 ///     .bind("127.0.0.1:7420")?
 ///     .run()
 ///     .await

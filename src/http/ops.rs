@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::engine::status::ShardStatus;
 use crate::http::answer::{Answer, problem_of};
+use crate::http::resent::once;
 use crate::http::{Api, BY, query, respond};
 use crate::ids::ShardId;
 use crate::shard::messages::TopicCounts;
@@ -50,12 +51,15 @@ pub async fn readyz(api: Data<Api>) -> HttpResponse {
 pub async fn stats(req: HttpRequest, api: Data<Api>) -> HttpResponse {
     respond(async {
         query(&req, &[])?;
-        let topics = api
+        let (topics, gone) = api
             .engine
             .topic_counts()
             .await
             .map_err(|error| problem_of(&error))?;
-        let mut totals = TopicCounts::default();
+        let mut totals = TopicCounts {
+            totals: gone,
+            ..TopicCounts::default()
+        };
         let mut rows = Vec::with_capacity(topics.len());
         for (name, counts) in &topics {
             let mut row = counts_of(counts);
@@ -148,22 +152,38 @@ fn shard_of(shard: &ShardStatus) -> Value {
 }
 
 /// Starts a shard anew from its store.
-#[utoipa::path(post, path = "/v1/shards/{shard}/restart", tag = "operate", params(("shard" = u16, Path, description = "the shard's number")), responses(
+#[utoipa::path(post, path = "/v1/shards/{shard}/restart", tag = "operate",
+    params(("shard" = u16, Path, description = "the shard's number"),
+           ("Idempotency-Key" = Option<String>, Header, description = "the same key again gets the same answer")),
+    responses(
     (status = 202, description = "the shard leaves and is started anew", body = Object),
     (status = 404, description = "no such shard", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
-pub async fn restart_shard(api: Data<Api>, shard: Path<String>) -> HttpResponse {
+pub async fn restart_shard(
+    req: HttpRequest,
+    payload: Payload,
+    api: Data<Api>,
+    shard: Path<String>,
+) -> HttpResponse {
     respond(async {
-        let unknown = || Problem::new(Code::NotFound, format!("there is no shard {shard}"));
-        let number: u16 = shard.parse().map_err(|_| unknown())?;
-        let audited = api.engine.audit(BY, "shard.restart", &shard, "").await;
-        audited.map_err(|error| problem_of(&error))?;
-        api.engine
-            .restart_shard(ShardId(number))
-            .map_err(|_| unknown())?;
-        Ok(Answer::json(
-            202,
-            &json!({"shard": number, "state": "restarting"}),
-        ))
+        query(&req, &[])?;
+        let body = api.json(&req, payload).await?;
+        wire::verbs::nothing(&body)?;
+        let unknown = |_| Problem::new(Code::NotFound, format!("there is no shard {shard}"));
+        let shard = shard.parse().map(ShardId).map_err(unknown)?;
+        let engine = api.engine.clone();
+        once(&api, &req, &body, move |_| async move {
+            engine
+                .restart_shard(shard)
+                .map_err(|error| problem_of(&error))?;
+            let number = shard.0.to_string();
+            if let Err(error) = engine.audit(BY, "shard.restart", &number, "").await {
+                // It is done, and is not undone by this.
+                tracing::error!(%error, %shard, "audit line of a shard's restart not written");
+            }
+            let told = json!({"shard": shard.0, "state": "restarting"});
+            Ok(Answer::json(202, &told))
+        })
+        .await
     })
     .await
 }
@@ -197,6 +217,7 @@ fn child_of(child: &ChildStatus) -> Value {
     (status = 422, description = "not a retry policy", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn preview_retry(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpResponse {
     respond(async {
+        query(&req, &[])?;
         let body = api.json(&req, payload).await?;
         Ok(Answer::json(200, &wire::retry::preview(&body)?))
     })

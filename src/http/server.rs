@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use actix_web::dev::ServerHandle;
 use actix_web::{App, HttpServer};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::clock::DurationMs;
 use crate::engine::Duetime;
@@ -16,13 +17,15 @@ use crate::http::{HttpOptions, configure};
 const HEAD_TIME: Duration = Duration::from_secs(10);
 /// How often idle connections are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longest time for a client to take an answer, from its head on: enough for the largest over a slow line.
+const ANSWER_TIME: Duration = Duration::from_secs(5 * 60);
 
 /// How the server is run.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Threads; 0 means as many as cores.
     pub workers: usize,
-    /// Open connections, over all threads.
+    /// Open connections, over all threads; fewer if the process may not have enough descriptors.
     pub connections_max: usize,
     /// A connection with nothing, or half a request, on it is closed after this.
     pub idle_timeout: DurationMs,
@@ -75,11 +78,14 @@ pub async fn serve(
     let server = HttpServer::new(move || App::new().configure(routes.clone()))
         .on_connect(move |connection, data| watched.watch(connection, data))
         .workers(workers)
-        .max_connections((options.connections_max / workers).max(1))
+        .max_connections((connections_max(options.connections_max) / workers).max(1))
         .backlog(4096)
         .client_request_timeout(head)
         .client_disconnect_timeout(Duration::from_secs(2))
         .keep_alive(idle)
+        // Who hangs up waits for nothing any more: a task must not be leased into a dead connection. Price: a client
+        // that closes its own half after the request gets no answer.
+        .h1_allow_half_closed(false)
         .shutdown_timeout(options.grace.to_std().as_secs().max(1))
         .disable_signals()
         .listen(bound.listener)?
@@ -97,6 +103,37 @@ pub async fn serve(
     serving.await.map_err(std::io::Error::other)?
 }
 
+/// Descriptors that connections leave to the store, the pushes and the rest.
+const DESCRIPTORS_KEPT: u64 = 1_024;
+
+/// As many connections as are wanted, and as leave enough descriptors for the store: a shard that can't open its
+/// next journal file stops. The process's limit is raised as far as the system lets it.
+fn connections_max(wanted: usize) -> usize {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return wanted;
+    };
+    let limit = if setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
+        hard
+    } else {
+        soft
+    };
+    // Each connection has a second descriptor, by which it is shut down when nothing happens on it.
+    let room = limit.saturating_sub(DESCRIPTORS_KEPT.min(limit / 2)) / 2;
+    let allowed = usize::try_from(room)
+        .unwrap_or(usize::MAX)
+        .min(wanted)
+        .max(1);
+    if allowed < wanted {
+        tracing::warn!(
+            wanted,
+            allowed,
+            descriptors = limit,
+            "fewer connections than wanted: raise the limit of open files"
+        );
+    }
+    allowed
+}
+
 /// actix-web waits for open connections without telling them; those that are between requests are shut down.
 async fn stop_serving(handle: &ServerHandle, connections: &Connections) {
     let stopped = handle.stop(true);
@@ -112,11 +149,13 @@ async fn stop_serving(handle: &ServerHandle, connections: &Connections) {
 async fn watch(connections: Arc<Connections>, limit: Duration) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let shut = connections.shut_idle(limit);
-        if shut > 0 {
+        let idle = connections.shut_idle(limit);
+        let unread = connections.shut_unread(ANSWER_TIME);
+        if idle + unread > 0 {
             tracing::debug!(
-                shut,
-                "connections closed with half a request or none on them"
+                idle,
+                unread,
+                "connections closed with half a request or none on them, or an answer that is not read"
             );
         }
     }

@@ -58,14 +58,18 @@ pub(super) fn target_of_key(topic: &str, key: &str) -> Result<Target, Problem> {
     Ok(Target::Key(topic, key))
 }
 
+/// Where a task is.
+pub(super) fn location_of(id: TaskId) -> String {
+    format!("/v1/tasks/{id}")
+}
+
 /// What became of a create, as it is answered.
 pub(super) fn answer_created(created: &Created) -> Result<Answer, Problem> {
     match created {
         Created::New(view) => {
-            let location = format!("/v1/tasks/{}", view.task.id);
             let answer = Answer::json(201, &TaskOut::from(&**view));
             Ok(Answer {
-                location: Some(location),
+                location: Some(location_of(view.task.id)),
                 ..answer
             })
         }

@@ -80,10 +80,11 @@ pub async fn put(
     .await
 }
 
-/// Forgets a topic's settings. Its tasks stay, and keep what they were created with.
+/// Forgets a topic's settings. Refused while it is in use: paused, thawing, or with tasks that have not ended.
 #[utoipa::path(delete, path = "/v1/topics/{name}", tag = "topics", operation_id = "delete_topic", params(("name" = String, Path, description = "the topic")), responses(
     (status = 200, description = "forgotten", body = Object),
-    (status = 404, description = "never declared", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
+    (status = 404, description = "never declared", body = wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 409, description = "in use; says by what", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn delete(req: HttpRequest, api: Data<Api>, name: Path<String>) -> HttpResponse {
     respond(async {
         query(&req, &[])?;

@@ -87,7 +87,7 @@ async fn run(
         let body = api.json(&req, payload).await?;
         let verb = name.decode(&body, &api.in_limits())?;
         let engine = api.engine.clone();
-        once(&api, &req, &body, move |_| async move {
+        once(&api, &req, &body, move |origin| async move {
             if let Verb::Cancel {
                 reason,
                 tombstone_for: Some(length),
@@ -109,7 +109,7 @@ async fn run(
                 });
             }
             let event = event_of(verb, engine.now());
-            let done = engine.verb(target, event, BY).await.map_err(|error| problem_of(&error))?;
+            let done = engine.verb_from(target, event, origin, BY).await.map_err(|error| problem_of(&error))?;
             Ok(answer_done(&done, detail))
         })
         .await

@@ -9,7 +9,7 @@
 //! A failed or doubtful commit stops the actor: nothing is rolled back in memory, the watchdog starts it anew
 //! from the store. Armed attempts start at their instant whether or not a batch is out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
@@ -22,7 +22,7 @@ use crate::ids::{ShardEpoch, ShardId, TaskId};
 use crate::shard::committer::Committer;
 use crate::shard::core::{Effect, ShardCore};
 use crate::shard::launch::attempt_of;
-use crate::shard::messages::{Ask, Question};
+use crate::shard::messages::{Ask, Question, Worked};
 use crate::shard::wakes::WakeBoard;
 use crate::store::{Begun, EVERY_DUE, ShardStore, StoreError};
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
@@ -31,6 +31,8 @@ use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse
 pub const MAILBOX_MAX: usize = 65_536;
 /// Most questions answered in one step, so that a batch stays small enough to sync quickly.
 const QUESTIONS_PER_STEP: usize = 2_048;
+/// Longest time that steps are taken in a row, in microseconds; then other messages have their turn.
+const STEPS_US_MAX: i64 = 5_000;
 /// Longest time without a tick.
 const TICK_MS_MAX: i64 = 1_000;
 
@@ -69,24 +71,39 @@ impl Message for Leave {
 
 type Answer = Box<dyn FnOnce()>;
 
+/// How far an errand got in one step.
+enum Ran {
+    Done(Answer),
+    Again(Box<dyn Errand>),
+}
+
 /// A question whose type the shard need not know.
 trait Errand {
-    fn run(self: Box<Self>, core: &mut ShardCore, now: Now) -> Answer;
+    fn run(self: Box<Self>, core: &mut ShardCore, now: Now) -> Ran;
 }
 
 impl<Q: Question> Errand for Ask<Q> {
-    fn run(self: Box<Self>, core: &mut ShardCore, now: Now) -> Answer {
+    fn run(self: Box<Self>, core: &mut ShardCore, now: Now) -> Ran {
         let Self {
             question,
             reply,
             permit,
         } = *self;
-        let answer = question.put(core, now);
+        let answer = match question.work(core, now) {
+            Worked::Done(answer) => answer,
+            Worked::Again(question) => {
+                return Ran::Again(Box::new(Ask {
+                    question,
+                    reply,
+                    permit,
+                }));
+            }
+        };
         // Who asked may have gone meanwhile; what was done stays done.
-        Box::new(move || {
+        Ran::Done(Box::new(move || {
             let _ = reply.send(answer);
             drop(permit);
-        })
+        }))
     }
 }
 
@@ -104,7 +121,7 @@ pub struct ShardActor {
     committer: Option<Committer>,
     store: Option<Box<dyn ShardStore>>,
     epoch: ShardEpoch,
-    gathered: Vec<Box<dyn Errand>>,
+    gathered: VecDeque<Box<dyn Errand>>,
     out: Option<Out>,
     running: HashMap<TaskId, CancellationToken>,
     again: bool,
@@ -148,7 +165,7 @@ impl ShardActor {
             committer: None,
             store: Some(store),
             epoch,
-            gathered: Vec::new(),
+            gathered: VecDeque::new(),
             out: None,
             running: HashMap::new(),
             again: false,
@@ -168,20 +185,16 @@ impl ShardActor {
         ctx.stop();
     }
 
-    /// Takes steps until a batch is out or nothing is left to do.
+    /// Takes steps until a batch is out, nothing is left to do, or others should have their turn.
     fn step(&mut self, ctx: &mut Context<Self>) {
-        if self.kill.is_thrown() {
-            return ctx.stop();
-        }
+        let until_us = self.clock.edge_us().0 + STEPS_US_MAX;
         let mut now = self.clock.now();
         self.launch(now);
         while self.out.is_none() {
-            let rest = self.gathered.len().min(QUESTIONS_PER_STEP);
-            let questions: Vec<_> = self.gathered.drain(..rest).collect();
-            let answers = questions
-                .into_iter()
-                .map(|errand| errand.run(&mut self.core, now))
-                .collect();
+            if self.kill.is_thrown() {
+                return ctx.stop();
+            }
+            let answers = self.answer_some(now, until_us);
             self.core.advance(now);
             let step = self.core.close(now.steady);
             let out = Out {
@@ -205,10 +218,36 @@ impl ShardActor {
             if self.gathered.is_empty() && !step.more {
                 break;
             }
+            if self.clock.edge_us().0 >= until_us && !self.again {
+                self.again = true;
+                ctx.notify(Tick);
+                break;
+            }
         }
         self.launch(now);
         self.pulse.beat(now.mono);
         self.report_wake(now);
+    }
+
+    /// Works on what was gathered, as far as this step has room and time; one question at least.
+    fn answer_some(&mut self, now: Now, until_us: i64) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        while let Some(errand) = self.gathered.pop_front() {
+            match errand.run(&mut self.core, now) {
+                Ran::Done(answer) => answers.push(answer),
+                Ran::Again(errand) => {
+                    self.gathered.push_front(errand);
+                    break;
+                }
+            }
+            if answers.len() >= QUESTIONS_PER_STEP
+                || self.core.is_full()
+                || self.clock.edge_us().0 >= until_us
+            {
+                break;
+            }
+        }
+        answers
     }
 
     fn perform(&mut self, out: Out, now: Now) {
@@ -259,6 +298,16 @@ impl ShardActor {
     }
 }
 
+impl Drop for ShardActor {
+    /// A successor settles what was running as unknown and may start it again: what still runs is stopped first, so
+    /// that no task has two attempts at a time.
+    fn drop(&mut self) {
+        for cancel in self.running.values() {
+            cancel.cancel();
+        }
+    }
+}
+
 impl Actor for ShardActor {
     type Context = Context<Self>;
 
@@ -286,7 +335,7 @@ impl<Q: Question> Handler<Ask<Q>> for ShardActor {
     type Result = ();
 
     fn handle(&mut self, ask: Ask<Q>, ctx: &mut Context<Self>) {
-        self.gathered.push(Box::new(ask));
+        self.gathered.push_back(Box::new(ask));
         if self.out.is_none() && !self.again {
             // What else is in the mailbox by now belongs into the same step.
             self.again = true;

@@ -26,11 +26,17 @@ use crate::store::{Batch, Note};
 use crate::task::event::{Applied, Event, Refusal};
 use crate::task::model::{Lane, State, Task};
 use crate::task::spec::{Action, TaskKey, TaskSpec, TopicName};
-use crate::task::topic::TopicBook;
+use crate::task::topic::{Thaw, TopicBook};
 use crate::task::transition::{Context, apply};
 
 /// An attempt without an answer counts as lost this long after its cut-off and grace.
 pub const REPORT_MARGIN: DurationMs = DurationMs::secs(2);
+
+/// A step that has changed this much, in bytes of memory, is committed; more waits for the next. It keeps a commit
+/// quick to sync, and far below what one frame of the journal takes.
+const STEP_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Alarms that ring, per clock, before it is looked again whether the step is full.
+const ALARMS_PER_ROUND: usize = 64;
 
 /// What a shard works with.
 #[derive(Clone, Debug)]
@@ -122,6 +128,7 @@ pub struct ShardCore {
     queued: BTreeSet<(i64, TaskId)>,
     in_flight: BTreeSet<TaskId>,
     dirty: BTreeSet<TaskId>,
+    dirty_bytes: usize,
     effects: Vec<Effect>,
     more: bool,
     draining: bool,
@@ -143,6 +150,7 @@ impl ShardCore {
             queued: BTreeSet::new(),
             in_flight: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            dirty_bytes: 0,
             effects: Vec::new(),
             more: false,
             draining: false,
@@ -245,7 +253,7 @@ impl ShardCore {
         match applied {
             Applied::Unchanged | Applied::InMemory => {}
             Applied::Changed => {
-                self.dirty.insert(id);
+                self.mark(id);
                 let goes_on = self
                     .table
                     .get(id)
@@ -255,7 +263,7 @@ impl ShardCore {
                 }
             }
             Applied::ChangedAndStop(_) => {
-                self.dirty.insert(id);
+                self.mark(id);
                 self.effects.push(Effect::Stop(id));
             }
             Applied::Gone => self.forget(id, now.mono),
@@ -384,7 +392,7 @@ impl ShardCore {
             self.wheels.set(alarm);
         }
         self.table.insert(task, Place::Wheel, now.mono);
-        self.dirty.insert(id);
+        self.mark(id);
     }
 
     fn forget(&mut self, id: TaskId, now: MonoMs) {
@@ -392,8 +400,34 @@ impl ShardCore {
             for alarm in alarms_of(&entry.task, entry.place).into_iter().flatten() {
                 self.wheels.unset(alarm);
             }
-            self.dirty.insert(id);
+            self.mark(id);
         }
+    }
+
+    /// The task, if this request has changed it before.
+    pub(super) fn done_before(&self, id: TaskId, request: u64, now: Now) -> Option<TaskView> {
+        let is_done = self.table.get(id)?.task.requests.contains(&request);
+        is_done.then(|| self.view_of(id, now)).flatten()
+    }
+
+    /// Notes, in the same commit as the change itself, that this request has changed the task.
+    pub(super) fn note_request(&mut self, id: TaskId, request: u64, now: Now) {
+        let noted = self.table.change(id, now.mono, |entry| entry.task.note_request(request));
+        if noted.is_some() {
+            self.mark(id);
+        }
+    }
+
+    /// The task is to be written at the end of this step.
+    fn mark(&mut self, id: TaskId) {
+        if self.dirty.insert(id) {
+            self.dirty_bytes += self.table.get(id).map_or(0, |entry| entry.task.weight());
+        }
+    }
+
+    /// Whether this step has changed as much as one commit should hold. What is left waits for the next.
+    pub fn is_full(&self) -> bool {
+        self.dirty_bytes >= STEP_BYTES_MAX
     }
 
     pub(super) fn set_alarm(&mut self, alarm: Setting) {
@@ -413,10 +447,24 @@ impl ShardCore {
 
     /// Lets ring what has come due.
     pub fn advance(&mut self, now: Now) {
+        self.more = false;
+        for _ in 0..self.options.alarms_per_step.div_ceil(ALARMS_PER_ROUND) {
+            if self.is_full() {
+                break;
+            }
+            self.advance_some(now);
+            if !self.more {
+                break;
+            }
+        }
+        self.serve_queue(now);
+    }
+
+    /// Lets ring a few, so that what they change is seen before more ring.
+    fn advance_some(&mut self, now: Now) {
         let mut rung = Vec::new();
-        self.wheels
-            .advance(now, self.options.alarms_per_step, &mut rung);
-        self.more = rung.len() >= self.options.alarms_per_step;
+        self.wheels.advance(now, ALARMS_PER_ROUND, &mut rung);
+        self.more = rung.len() >= ALARMS_PER_ROUND;
         // In due order over both clocks that tasks are due by; attempts that are over make room first.
         rung.sort_by_key(|(clock, at, _)| (*clock != AlarmClock::Mono, *at));
         for (_, _, alarm) in rung {
@@ -429,7 +477,6 @@ impl ShardCore {
                 Alarm::Answer(hash) => self.notes.end_answer(hash, now),
             }
         }
-        self.serve_queue(now);
     }
 
     fn on_due(&mut self, id: TaskId, now: Now) {
@@ -496,6 +543,10 @@ impl ShardCore {
             let Some((_, id)) = self.queued.first().copied() else {
                 return;
             };
+            if self.is_full() {
+                self.more = true;
+                return;
+            }
             let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
                 return;
             };
@@ -677,20 +728,18 @@ impl ShardCore {
         );
     }
 
-    /// Moves every waiting task of a topic by the time it was frozen.
-    pub fn thaw(&mut self, topic: &TopicName, thaw: crate::task::topic::Thaw, now: Now) {
-        for id in self.table.ids_of_topic(topic) {
-            let ended = self
-                .table
-                .get(id)
-                .is_none_or(|entry| entry.task.state.is_ended());
-            if !ended {
-                let event = Event::Thawed {
-                    thaw: thaw.number,
-                    held: thaw.held,
-                };
-                let _ = self.change(id, event, "topic", now);
-            }
+    /// Moves a waiting task by the time its topic was frozen, once per thaw.
+    pub fn thaw(&mut self, id: TaskId, thaw: Thaw, now: Now) {
+        let ended = self
+            .table
+            .get(id)
+            .is_none_or(|entry| entry.task.state.is_ended());
+        if !ended {
+            let event = Event::Thawed {
+                thaw: thaw.number,
+                held: thaw.held,
+            };
+            let _ = self.change(id, event, "topic", now);
         }
     }
 
@@ -776,6 +825,7 @@ impl ShardCore {
     /// Closes the step: what changed, as one batch, and what follows from it.
     pub fn close(&mut self, steady: SteadyMs) -> Step {
         let mut batch = Batch::new(steady);
+        self.dirty_bytes = 0;
         for id in std::mem::take(&mut self.dirty) {
             match self.table.get(id) {
                 Some(entry) => batch.put_task(&entry.task),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::clock::{DurationMs, Now};
 use crate::ids::TaskId;
 use crate::shard::core::ShardCore;
+use crate::shard::notes::TooManyTombstones;
 use crate::shard::query::TaskView;
 use crate::store::Tombstone;
 use crate::task::event::{Event, NewDue, Refusal};
@@ -28,6 +29,8 @@ pub struct Creation {
     pub when: Option<When>,
     /// If a live task has the key.
     pub on_existing: OnExisting,
+    /// Hash of the request, if it may be sent again.
+    pub request: Option<u64>,
 }
 
 /// What became of it.
@@ -88,10 +91,16 @@ impl ShardCore {
             }),
             OnExisting::Return | OnExisting::KeepLater => None,
         };
+        let done_before = new.request.is_some_and(|request| self.done_before(live, request, now).is_some());
         if let Some(event) = event
-            && let Some(Err(refusal)) = self.change(live, event, by, now)
+            && !done_before
         {
-            return Created::Refused(refusal);
+            if let Some(Err(refusal)) = self.change(live, event, by, now) {
+                return Created::Refused(refusal);
+            }
+            if let Some(request) = new.request {
+                self.note_request(live, request, now);
+            }
         }
         Created::Existing(Box::new(
             self.view_of(live, now).expect("the key led to it"),
@@ -127,8 +136,12 @@ impl ShardCore {
     }
 
     /// Lays a tombstone on a key that has no live task.
-    pub fn lay_tombstone(&mut self, tombstone: Tombstone) {
-        let alarm = self.notes.lay(tombstone);
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn lay_tombstone(&mut self, tombstone: Tombstone) -> Result<(), TooManyTombstones> {
+        let alarm = self.notes.lay(tombstone)?;
         self.set_alarm(alarm);
+        Ok(())
     }
 }

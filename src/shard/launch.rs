@@ -65,6 +65,7 @@ fn unfit(why: &str) -> Work {
         message: why.to_owned(),
         retryable: false,
         retry_after: None,
+        in_doubt: false,
     })
 }
 

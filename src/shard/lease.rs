@@ -36,6 +36,11 @@ impl ShardCore {
             .filter_map(|topic| self.table.topic(topic))
             .flat_map(|line| line.ready.iter().take(max).copied())
             .collect();
+        // A clock that stepped back makes a task wait again that was due once.
+        candidates.retain(|(_, id)| {
+            let entry = self.table.get(*id);
+            entry.is_some_and(|entry| entry.task.next.is_reached(now))
+        });
         candidates.sort_unstable();
         candidates.dedup();
         let by = format!("worker {worker}");

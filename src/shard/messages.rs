@@ -1,6 +1,7 @@
 //! What a shard is asked. Each question is a struct with one typed answer; the answer leaves the shard only when
 //! all it rests on is committed.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use crate::metrics::Quantiles;
 use crate::shard::core::ShardCore;
 use crate::shard::create::{Created, Creation};
 use crate::shard::lease::{Lease, expires_at};
-use crate::shard::notes::Resent;
+use crate::shard::notes::{Resent, TooManyTombstones};
 use crate::shard::query::{PageAsk, PagePart, TaskView};
 use crate::shard::table::Totals;
 use crate::store::Tombstone;
@@ -28,6 +29,34 @@ pub trait Question: Send + 'static {
 
     /// Works it out. Called on the shard's own thread, between commits.
     fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer;
+
+    /// Works on it as long as the step has room. A question that can fill more than one step comes again in the
+    /// next; the others are worked out at once.
+    fn work(self, core: &mut ShardCore, now: Now) -> Worked<Self>
+    where
+        Self: Sized,
+    {
+        Worked::Done(self.put(core, now))
+    }
+}
+
+/// How far a question got in one step.
+#[derive(Debug)]
+pub enum Worked<Q: Question> {
+    /// It is answered.
+    Done(Q::Answer),
+    /// The step is full; what is left of it.
+    Again(Q),
+}
+
+/// A question that is worked out in parts, all of them now.
+fn put_in_parts<Q: Question>(mut question: Q, core: &mut ShardCore, now: Now) -> Q::Answer {
+    loop {
+        match question.work(core, now) {
+            Worked::Done(answer) => return answer,
+            Worked::Again(left) => question = left,
+        }
+    }
 }
 
 /// A question on its way to a shard, with the way back.
@@ -75,6 +104,9 @@ pub enum VerbRefused {
     /// A replay while its key is live again.
     #[error("its key is held by the live task {0}")]
     Exists(TaskId),
+    /// No more cancels can stand for a create still to come.
+    #[error(transparent)]
+    TooManyTombstones(#[from] TooManyTombstones),
 }
 
 /// A verb that was done.
@@ -110,6 +142,8 @@ pub enum Op {
     Create(Creation),
     /// Let a verb happen to a task.
     Verb(Target, Event),
+    /// The same, once per request.
+    VerbOnce(Target, Event, u64),
 }
 
 /// What became of an operation.
@@ -121,28 +155,49 @@ pub enum OpDone {
     Verb(Result<Box<VerbDone>, VerbRefused>),
 }
 
-/// Applies many operations in order, all in one commit.
+/// Applies many operations in order, in as few commits as their size allows.
 #[derive(Debug)]
 pub struct RunOps {
-    /// The operations.
-    pub ops: Vec<Op>,
-    /// Who asks.
-    pub by: String,
+    ops: VecDeque<Op>,
+    by: String,
+    done: Vec<OpDone>,
+}
+
+impl RunOps {
+    /// These operations, for `by`.
+    pub fn new(ops: Vec<Op>, by: String) -> Self {
+        let done = Vec::with_capacity(ops.len());
+        let ops = ops.into();
+        Self { ops, by, done }
+    }
 }
 
 impl Question for RunOps {
     type Answer = Vec<OpDone>;
 
     fn put(self, core: &mut ShardCore, now: Now) -> Vec<OpDone> {
-        let by = &self.by;
-        let run = |op| match op {
-            Op::Create(creation) => OpDone::Created(core.create(creation, by, now)),
-            Op::Verb(target, event) => {
-                let by = by.clone();
-                OpDone::Verb(ApplyVerb { target, event, by }.put(core, now).map(Box::new))
+        put_in_parts(self, core, now)
+    }
+
+    fn work(mut self, core: &mut ShardCore, now: Now) -> Worked<Self> {
+        while let Some(op) = self.ops.pop_front() {
+            self.done.push(match op {
+                Op::Create(creation) => OpDone::Created(core.create(creation, &self.by, now)),
+                Op::Verb(target, event) => {
+                    let by = self.by.clone();
+                    OpDone::Verb(ApplyVerb { target, event, by }.put(core, now).map(Box::new))
+                }
+                Op::VerbOnce(target, event, request) => {
+                    let by = self.by.clone();
+                    let verb = ApplyVerb { target, event, by };
+                    OpDone::Verb(ApplyOnce { verb, request }.put(core, now).map(Box::new))
+                }
+            });
+            if core.is_full() && !self.ops.is_empty() {
+                return Worked::Again(self);
             }
-        };
-        self.ops.into_iter().map(run).collect()
+        }
+        Worked::Done(self.done)
     }
 }
 
@@ -189,6 +244,33 @@ impl Question for ApplyVerb {
     }
 }
 
+/// Lets a verb happen to a task, once per request: sent again, the request finds that it has been done. What is
+/// noted of a request is committed with what it changed, so no crash comes between the two.
+#[derive(Debug)]
+pub struct ApplyOnce {
+    /// The verb.
+    pub verb: ApplyVerb,
+    /// Hash of the request.
+    pub request: u64,
+}
+
+impl Question for ApplyOnce {
+    type Answer = Result<VerbDone, VerbRefused>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
+        let id = self.verb.target.find(core).ok_or(VerbRefused::NotFound)?;
+        if let Some(view) = core.done_before(id, self.request, now) {
+            return Ok(VerbDone {
+                view,
+                stopping: false,
+            });
+        }
+        let done = self.verb.put(core, now)?;
+        core.note_request(id, self.request, now);
+        Ok(done)
+    }
+}
+
 /// Cancels the live task of a key or, when there is none, makes the cancel stand for a create still to come.
 #[derive(Debug)]
 pub struct CancelAhead {
@@ -224,7 +306,7 @@ impl Question for CancelAhead {
             key: self.key,
             until: now.steady.after(self.tombstone_for),
             reason: self.reason,
-        });
+        })?;
         Ok(None)
     }
 }
@@ -318,6 +400,29 @@ impl Question for FinishAttempt {
     }
 }
 
+/// A worker's answer for its attempt, once per request.
+#[derive(Debug)]
+pub struct FinishOnce {
+    /// The answer.
+    pub finish: FinishAttempt,
+    /// Hash of the request.
+    pub request: u64,
+}
+
+impl Question for FinishOnce {
+    type Answer = Result<TaskView, VerbRefused>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
+        let id = self.finish.task;
+        if let Some(view) = core.done_before(id, self.request, now) {
+            return Ok(view);
+        }
+        let view = self.finish.put(core, now)?;
+        core.note_request(id, self.request, now);
+        Ok(view)
+    }
+}
+
 /// Is this request a re-sent one?
 #[derive(Debug)]
 pub struct AskResent {
@@ -370,20 +475,45 @@ impl Question for SetBook {
     }
 }
 
-/// Moves a topic's waiting tasks by the time it was frozen.
-#[derive(Debug)]
+/// Moves a topic's waiting tasks by the time it was frozen, in as many commits as it takes.
+#[derive(Clone, Debug)]
 pub struct ThawTopic {
-    /// The topic.
-    pub topic: TopicName,
-    /// Which thaw, and how long it was held.
-    pub thaw: Thaw,
+    topic: TopicName,
+    thaw: Thaw,
+    left: Option<Vec<TaskId>>,
+}
+
+impl ThawTopic {
+    /// This thaw of this topic.
+    pub fn new(topic: TopicName, thaw: Thaw) -> Self {
+        Self {
+            topic,
+            thaw,
+            left: None,
+        }
+    }
 }
 
 impl Question for ThawTopic {
     type Answer = ();
 
     fn put(self, core: &mut ShardCore, now: Now) {
-        core.thaw(&self.topic, self.thaw, now);
+        put_in_parts(self, core, now);
+    }
+
+    fn work(mut self, core: &mut ShardCore, now: Now) -> Worked<Self> {
+        let mut left = self
+            .left
+            .take()
+            .unwrap_or_else(|| core.table.ids_of_topic(&self.topic));
+        while let Some(id) = left.pop() {
+            core.thaw(id, self.thaw, now);
+            if core.is_full() && !left.is_empty() {
+                self.left = Some(left);
+                return Worked::Again(self);
+            }
+        }
+        Worked::Done(())
     }
 }
 
@@ -428,11 +558,22 @@ pub struct TopicCounts {
     pub totals: Totals,
 }
 
+impl TopicCounts {
+    /// Tasks that have not ended.
+    pub fn live(&self) -> u64 {
+        let states = State::ALL.iter().zip(self.states);
+        let live = states.filter(|(state, _)| !state.is_ended());
+        live.map(|(_, count)| count).sum()
+    }
+}
+
 /// Counts of one shard.
 #[derive(Clone, Debug, Default)]
 pub struct ShardCounts {
     /// By topic.
     pub topics: Vec<(TopicName, TopicCounts)>,
+    /// What had happened, since the shard's start, in topics of which nothing is left.
+    pub of_gone_topics: Totals,
     /// All tasks.
     pub tasks: usize,
     /// Attempts that run.
@@ -443,6 +584,7 @@ impl Question for CountTasks {
     type Answer = ShardCounts;
 
     fn put(self, core: &mut ShardCore, now: Now) -> ShardCounts {
+        core.table.drop_idle_topics(now.mono);
         let topics = core
             .table
             .topics_mut()
@@ -460,6 +602,7 @@ impl Question for CountTasks {
             .collect();
         ShardCounts {
             topics,
+            of_gone_topics: core.table.dropped_totals(),
             tasks: core.table.len(),
             in_flight: core.in_flight(),
         }

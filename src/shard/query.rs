@@ -233,12 +233,19 @@ fn look<'a>(
 ) -> PagePart {
     let mut part = PagePart::default();
     let scan_max = ask.scan_max.clamp(1, limits::PAGE_SCAN_MAX);
+    let mut searched_bytes = 0;
     for (looked_at, (at, id)) in ids.enumerate() {
         let position = Position { at: *at, id: *id };
-        if part.items.len() >= ask.limit || looked_at >= scan_max {
+        if part.items.len() >= ask.limit
+            || looked_at >= scan_max
+            || searched_bytes >= limits::PAGE_SEARCH_BYTES_MAX
+        {
             return part;
         }
         part.stopped_at = Some(position);
+        if ask.filter.text.is_some() {
+            searched_bytes += table.get(*id).map_or(0, |entry| entry.task.weight());
+        }
         if let Some(entry) = table.get(*id)
             && ask.filter.admits(&entry.task)
         {

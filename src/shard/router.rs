@@ -2,11 +2,12 @@
 //!
 //! Each shard has a door with so many permits; a question holds one until it is answered, so what waits for a
 //! shard is bounded however many callers there are (actix's own mailbox capacity is no bound: every clone of an
-//! address has a slot of its own). A shard that is down says so at once. A shard that dies with a question
-//! leaves its outcome unknown, and that is what the caller is told.
+//! address has a slot of its own). A shard that is down says so at once. A shard that dies with a question, or
+//! does not answer in [`ASK_TIME`], leaves its outcome unknown, and that is what the caller is told.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use actix::Addr;
 use parking_lot::RwLock;
@@ -15,6 +16,9 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::ids::{ShardEpoch, ShardId, Slot, SlotMap};
 use crate::shard::actor::{ShardActor, Tick};
 use crate::shard::messages::{Ask, Question};
+
+/// Longest wait for an answer: whoever asks is told something.
+pub const ASK_TIME: Duration = Duration::from_secs(30);
 
 /// Why a shard gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,8 +29,8 @@ pub enum NoAnswer {
     /// It is down; nothing was done.
     #[error("shard {0} is being restarted")]
     Down(ShardId),
-    /// It died with the question: what became of it is unknown.
-    #[error("shard {0} died with the request; whether it was done is unknown")]
+    /// It died with the question, or is too slow: what became of it is unknown.
+    #[error("shard {0} took the request and gave no answer; whether it was done is unknown")]
     Unknown(ShardId),
 }
 
@@ -93,6 +97,15 @@ impl ShardRouter {
         shard: ShardId,
         question: Q,
     ) -> Result<Q::Answer, NoAnswer> {
+        self.ask_within(ASK_TIME, shard, question).await
+    }
+
+    pub(super) async fn ask_within<Q: Question>(
+        &self,
+        limit: Duration,
+        shard: ShardId,
+        question: Q,
+    ) -> Result<Q::Answer, NoAnswer> {
         let door = self.door(shard);
         let permit = Arc::clone(&door.permits)
             .try_acquire_owned()
@@ -113,7 +126,10 @@ impl ShardRouter {
                 NoAnswer::Down(shard)
             });
         }
-        answer.await.map_err(|_| NoAnswer::Unknown(shard))
+        match tokio::time::timeout(limit, answer).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) | Err(_) => Err(NoAnswer::Unknown(shard)),
+        }
     }
 
     /// Asks all shards the same, one after the other's sending, and waits for all answers.
@@ -128,10 +144,53 @@ impl ShardRouter {
         futures_util::future::try_join_all(asked).await
     }
 
+    /// Tells all shards the same: each of them, even when another gives no answer. Returns when all have answered.
+    ///
+    /// # Errors
+    /// The first that a shard gave, after all were told.
+    pub async fn tell_all<Q: Question>(
+        &self,
+        question: impl Fn(ShardId) -> Q,
+    ) -> Result<Vec<Q::Answer>, NoAnswer> {
+        let told = self.shards().map(|shard| self.ask(shard, question(shard)));
+        let answers = futures_util::future::join_all(told).await;
+        answers.into_iter().collect()
+    }
+
+    /// Tells a shard something without waiting, and without a place in its queue: for what comes about once in the
+    /// life of a part.
+    pub fn inform<Q: Question>(&self, shard: ShardId, question: Q) {
+        if let Some(actor) = self.actor(shard) {
+            let (reply, _) = oneshot::channel();
+            let permit = None;
+            actor.do_send(Ask {
+                question,
+                reply,
+                permit,
+            });
+        }
+    }
+
     /// Tells a shard what time it is. `false` when the tick could not be delivered.
     pub fn tick(&self, shard: ShardId) -> bool {
         self.actor(shard)
             .is_some_and(|actor| actor.try_send(Tick).is_ok())
+    }
+
+    /// Nobody stands behind a shard's door, until the next owner opens it.
+    #[cfg(test)]
+    pub(crate) fn close(&self, shard: ShardId) {
+        *self.door(shard).actor.write() = None;
+    }
+
+    /// Takes all that is left of a shard's room, until it is dropped.
+    #[cfg(test)]
+    pub(crate) fn fill(&self, shard: ShardId) -> tokio::sync::OwnedSemaphorePermit {
+        let permits = Arc::clone(&self.door(shard).permits);
+        let left = u32::try_from(permits.available_permits()).expect("a queue is no longer");
+        permits
+            .try_acquire_many_owned(left)
+            .expect("they are there")
     }
 
     fn door(&self, shard: ShardId) -> &Door {
@@ -146,6 +205,3 @@ impl ShardRouter {
             .filter(Addr::connected)
     }
 }
-
-/// Routes questions for tasks to their owner.
-pub type SharedRouter = Arc<ShardRouter>;

@@ -2,6 +2,10 @@
 //!
 //! This is the plain form: whole tasks in memory. The table keeps its indexes in step by itself; whoever changes
 //! a task does it through [`TaskTable::change`].
+//!
+//! A topic has a line from its first task until it has no task and nothing has happened in it for a minute; idle
+//! lines are looked for when their number has doubled, so that looking costs nothing per task. What was counted in
+//! them stays counted, for the shard as a whole.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -28,6 +32,19 @@ pub struct Entry {
 struct KeyHolders {
     live: Option<TaskId>,
     ended: Vec<(WallMs, TaskId)>,
+}
+
+impl KeyHolders {
+    fn forget_ended(&mut self, at: WallMs, id: TaskId) {
+        let first = self.ended.partition_point(|(earlier, _)| *earlier < at);
+        let same = self.ended[first..].iter();
+        let place = same
+            .take_while(|(ended, _)| *ended == at)
+            .position(|(_, ended)| *ended == id);
+        if let Some(place) = place {
+            self.ended.remove(first + place);
+        }
+    }
 }
 
 /// Counts that only grow.
@@ -97,6 +114,12 @@ impl TopicLine {
 }
 
 impl TopicLine {
+    /// Whether there is no task, and nothing happened in the last minute.
+    fn is_idle(&mut self, now: MonoMs) -> bool {
+        let rates = [&mut self.created, &mut self.started, &mut self.ended];
+        self.by_due.is_empty() && rates.into_iter().all(|rate| rate.per_second(now) <= 0.0)
+    }
+
     /// A task was created.
     pub fn count_created(&mut self, now: MonoMs) {
         self.created.add(1, now);
@@ -121,6 +144,9 @@ impl TopicLine {
     }
 }
 
+/// Fewer lines than this are never looked through for idle ones.
+const LINES_MIN: usize = 64;
+
 type Hashed<K, V> = HashMap<K, V, Xxh3Builder>;
 
 /// The tasks of a shard.
@@ -129,6 +155,9 @@ pub struct TaskTable {
     tasks: Hashed<TaskId, Entry>,
     keys: Hashed<(TopicName, TaskKey), KeyHolders>,
     topics: Hashed<TopicName, TopicLine>,
+    /// With so many lines the idle ones are dropped before the next begins.
+    lines_max: usize,
+    dropped: Totals,
     by_due: BTreeSet<(WallMs, TaskId)>,
     by_end: BTreeSet<(WallMs, TaskId)>,
 }
@@ -190,9 +219,30 @@ impl TaskTable {
     /// What is known of a topic; a line for it begins here.
     pub fn topic_mut(&mut self, name: &TopicName, now: MonoMs) -> &mut TopicLine {
         if !self.topics.contains_key(name) {
+            if self.topics.len() >= self.lines_max.max(LINES_MIN) {
+                self.drop_idle_topics(now);
+                self.lines_max = 2 * self.topics.len();
+            }
             self.topics.insert(name.clone(), TopicLine::new(now));
         }
         self.topics.get_mut(name).expect("the line was made above")
+    }
+
+    /// Drops the lines of topics in which there is nothing and nothing happens.
+    pub fn drop_idle_topics(&mut self, now: MonoMs) {
+        let dropped = &mut self.dropped;
+        self.topics.retain(|_, line| {
+            let is_idle = line.is_idle(now);
+            if is_idle {
+                *dropped += line.totals;
+            }
+            !is_idle
+        });
+    }
+
+    /// What had happened in topics whose lines were dropped.
+    pub fn dropped_totals(&self) -> Totals {
+        self.dropped
     }
 
     /// All topics, in no order.
@@ -279,9 +329,9 @@ impl TaskTable {
         if let Some(key) = key {
             let named = (topic.clone(), key.clone());
             if let Some(holders) = self.keys.get_mut(&named) {
-                holders.live = holders.live.filter(|live| *live != id);
-                if let Some(place) = holders.ended.iter().position(|(_, ended)| *ended == id) {
-                    holders.ended.remove(place);
+                match was.ended {
+                    Some(at) => holders.forget_ended(at, id),
+                    None => holders.live = holders.live.filter(|live| *live != id),
                 }
                 if holders.live.is_none() && holders.ended.is_empty() {
                     self.keys.remove(&named);
@@ -312,5 +362,91 @@ impl TaskTable {
             .get(name)
             .map(|line| line.by_due.iter().map(|(_, id)| *id).collect())
             .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fixtures::{at, task};
+
+    /// A task of `topic`, created and then ended at `ms`, in no time.
+    fn come_and_go(table: &mut TaskTable, topic: &str, ms: i64) {
+        let now = at(ms);
+        let task = task().topic(topic).build(now);
+        let (id, name) = (task.id, task.topic.clone());
+        table.topic_mut(&name, now.mono).count_created(now.mono);
+        table.insert(task, Place::Wheel, now.mono);
+        let line = table.topic_mut(&name, now.mono);
+        line.count_started(3, now.mono);
+        line.count_ended(State::Dead, now.mono);
+        assert!(table.remove(id, now.mono).is_some());
+    }
+
+    fn created(table: &mut TaskTable) -> u64 {
+        let lines = table.topics_mut().map(|(_, line)| line.totals.created);
+        lines.sum::<u64>() + table.dropped_totals().created
+    }
+
+    #[test]
+    fn an_idle_topic_is_dropped_and_what_was_counted_stays_counted() {
+        let mut table = TaskTable::default();
+        let stays = task().topic("stays").build(at(0));
+        table.insert(stays, Place::Wheel, at(0).mono);
+        come_and_go(&mut table, "goes", 0);
+        table.drop_idle_topics(at(59_000).mono);
+        assert_eq!(table.topics.len(), 2, "it has rates of the last minute");
+        table.drop_idle_topics(at(61_000).mono);
+        let left: Vec<&str> = table.topics.keys().map(TopicName::as_str).collect();
+        assert_eq!(left, ["stays"]);
+        let gone = table.dropped_totals();
+        assert_eq!((gone.created, gone.started, gone.dead), (1, 1, 1));
+    }
+
+    #[test]
+    fn topics_that_come_and_go_do_not_add_up() {
+        let mut table = TaskTable::default();
+        for number in 0..1_000 {
+            come_and_go(&mut table, &format!("topic-{number}"), 10_000 * number);
+        }
+        assert!(
+            table.topics.len() <= 2 * LINES_MIN,
+            "{}",
+            table.topics.len()
+        );
+        assert_eq!(created(&mut table), 1_000);
+    }
+
+    #[test]
+    fn the_latest_holder_of_a_key_is_found_after_others_have_gone() {
+        let mut table = TaskTable::default();
+        let mono = at(0).mono;
+        let mut ids = Vec::new();
+        for ended_ms in [5, 1, 5, 5, 9] {
+            let mut task = task().key("k").build(at(0));
+            task.state = State::Cancelled;
+            task.ended_at = Some(at(ended_ms).wall);
+            ids.push(task.id);
+            table.insert(task, Place::AtRest, mono);
+        }
+        let probe = task().key("k").build(at(0));
+        let (topic, key) = (probe.topic.clone(), probe.key.clone().expect("it has one"));
+        let latest = |table: &TaskTable| table.latest(&topic, &key);
+        for (gone, next) in [
+            (4, Some(3)),
+            (2, Some(3)),
+            (3, Some(0)),
+            (0, Some(1)),
+            (1, None),
+        ] {
+            assert!(table.remove(ids[gone], mono).is_some());
+            assert_eq!(latest(&table), next.map(|place: usize| ids[place]));
+        }
+        // A live one leaves those that ended alone.
+        let live = probe.id;
+        table.insert(probe, Place::Wheel, mono);
+        assert_eq!(latest(&table), Some(live));
+        assert!(table.remove(live, mono).is_some());
+        assert!(table.keys.is_empty());
     }
 }

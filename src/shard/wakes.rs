@@ -8,6 +8,10 @@ use tokio::sync::Notify;
 use crate::ids::ShardId;
 
 /// One wake-up time per shard, and a bell for a time that comes before the one that is slept to.
+///
+/// A shard writes its time and then reads until when the scheduler sleeps; the scheduler writes until when it sleeps
+/// and then reads the shards' times. All four are in one order (`SeqCst`), so that at least one of the two sees the
+/// other's; with anything weaker both could miss it, and a task would start up to a second late.
 #[derive(Debug)]
 pub struct WakeBoard {
     at: Vec<AtomicI64>,
@@ -27,8 +31,8 @@ impl WakeBoard {
 
     /// A shard says when it next needs a tick.
     pub fn set(&self, shard: ShardId, at_us: i64) {
-        self.at[usize::from(shard.0)].store(at_us, Ordering::Release);
-        if at_us < self.sleeping_until.load(Ordering::Acquire) {
+        self.at[usize::from(shard.0)].store(at_us, Ordering::SeqCst);
+        if at_us < self.sleeping_until.load(Ordering::SeqCst) {
             self.bell.notify_one();
         }
     }
@@ -36,22 +40,22 @@ impl WakeBoard {
     /// Takes a shard's time if it has come; the shard says a new one after the tick.
     pub fn take_due(&self, shard: ShardId, now_us: i64) -> bool {
         let slot = &self.at[usize::from(shard.0)];
-        let at = slot.load(Ordering::Acquire);
+        let at = slot.load(Ordering::SeqCst);
         at <= now_us
             && slot
-                .compare_exchange(at, i64::MAX, Ordering::AcqRel, Ordering::Acquire)
+                .compare_exchange(at, i64::MAX, Ordering::SeqCst, Ordering::SeqCst)
                 .is_ok()
     }
 
     /// The earliest time that any shard wants.
     pub fn earliest_us(&self) -> i64 {
-        let times = self.at.iter().map(|at| at.load(Ordering::Acquire));
+        let times = self.at.iter().map(|at| at.load(Ordering::SeqCst));
         times.min().unwrap_or(i64::MAX)
     }
 
     /// The scheduler says until when it sleeps; an earlier time set from here on rings the bell.
     pub fn sleep_until(&self, at_us: i64) {
-        self.sleeping_until.store(at_us, Ordering::Release);
+        self.sleeping_until.store(at_us, Ordering::SeqCst);
     }
 
     /// Rings the bell.

@@ -18,6 +18,7 @@
 pub mod codec;
 #[cfg(test)]
 mod conformance;
+pub mod database;
 pub mod local;
 pub mod mem;
 

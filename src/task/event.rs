@@ -161,11 +161,22 @@ impl Event {
     }
 }
 
+/// What would be possible instead, for verbs that are often mistaken.
+fn hint(verb: &str) -> &'static str {
+    match verb {
+        "replay" => ": only a dead task can; to try it now, use run-now",
+        "resolve" | "discard" => ": only a dead task can",
+        "run-now" => ": only a pending or retrying task can",
+        "cancel" => ": it has ended already",
+        _ => "",
+    }
+}
+
 /// Why an event does not change the task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Not in this state.
-    #[error("a task that is {state} can't {verb}")]
+    #[error("a task that is {state} can't {verb}{}", hint(verb))]
     IllegalState {
         /// The state it is in.
         state: State,
@@ -173,7 +184,7 @@ pub enum Refusal {
         verb: &'static str,
     },
     /// The attempt is not the present one.
-    #[error("token {given:?} is not the token of a live attempt of this task")]
+    #[error("token {} is not that of a live attempt of this task", given.0)]
     StaleToken {
         /// The token given.
         given: AttemptToken,

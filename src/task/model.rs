@@ -268,6 +268,8 @@ pub struct Task {
     pub due: Due,
     /// When its next attempt is made: its due time, later a retry's.
     pub next: Due,
+    /// Steady time at which it began to wait for that: an older freeze of its topic does not concern it.
+    pub waiting_since: SteadyMs,
     /// When this generation first came due; its total time counts from here.
     pub first_due: Option<SteadyMs>,
     /// When it was created.
@@ -302,6 +304,8 @@ pub struct Task {
     pub lateness_ms: Option<i64>,
     /// The topic's latest thaw that this task has been through (see `ShardCore::thaw`).
     pub thaw: u32,
+    /// Hashes of the latest requests that changed it and may be sent again, newest last.
+    pub requests: Vec<u64>,
     /// Its latest attempts.
     pub attempts_log: Latest<AttemptRecord>,
     /// Its latest changes of state.
@@ -336,6 +340,7 @@ impl Task {
             generation: 1,
             due,
             next: due,
+            waiting_since: now.steady,
             first_due: None,
             created_at: now.wall,
             updated_at: now.wall,
@@ -353,6 +358,7 @@ impl Task {
             result_dropped: false,
             lateness_ms: None,
             thaw: 0,
+            requests: Vec::new(),
             attempts_log: Latest::default(),
             changes,
         }
@@ -361,6 +367,22 @@ impl Task {
     /// When all attempts together must be over; `None` without such a limit or before the first due time.
     pub fn total_until(&self) -> Option<SteadyMs> {
         Some(self.first_due?.after(self.spec.timeouts.total?))
+    }
+
+    /// Notes that a request changed it, so that the same one, sent again, does not change it twice.
+    pub fn note_request(&mut self, request: u64) {
+        if self.requests.len() >= limits::REQUESTS_KEPT {
+            self.requests.remove(0);
+        }
+        self.requests.push(request);
+    }
+
+    /// About how many bytes it takes to write it down.
+    pub fn weight(&self) -> usize {
+        let json = |json: &Option<RawJson>| json.as_ref().map_or(0, |json| json.0.len());
+        let history = self.attempts_log.kept.len() + self.changes.kept.len();
+        let spec = &self.spec;
+        512 + json(&spec.payload) + json(&spec.facts) + json(&self.result) + 128 * history
     }
 
     /// Whether this generation may have another attempt.

@@ -41,6 +41,8 @@ pub struct Failure {
     pub retryable: bool,
     /// The target asked to be left alone this long.
     pub retry_after: Option<DurationMs>,
+    /// The work may have been done all the same: the connection broke after the request, or a handler panicked.
+    pub in_doubt: bool,
 }
 
 impl Outcome {

@@ -98,7 +98,9 @@ impl RetryPolicy {
             Outcome::Failed(failure) => (failure.code.as_str(), failure.retryable),
             other => (other.name(), true),
         };
-        let group = code
+        // A redirect is a failure by its status, whichever of them it was.
+        let code_of_status = if code == "redirect" { "http_3" } else { code };
+        let group = code_of_status
             .strip_prefix("http_")
             .and_then(|status| status.chars().next())
             .map(|digit| format!("http_{digit}xx"));
@@ -188,6 +190,7 @@ mod tests {
                 message: String::new(),
                 retryable: true,
                 retry_after: None,
+                in_doubt: false,
             })
         };
         assert_eq!(policy.on_outcome(&failed("http_404")), OnFailure::Dead);

@@ -155,6 +155,17 @@ impl TopicBook {
         next
     }
 
+    /// The book with these topics and no others.
+    #[must_use]
+    pub fn renewed(&self, topics: impl IntoIterator<Item = (TopicName, Topic)>) -> Self {
+        let topics = topics.into_iter();
+        Self {
+            topics: topics.map(|(name, topic)| (name, Arc::new(topic))).collect(),
+            undeclared: Arc::clone(&self.undeclared),
+            edition: self.edition + 1,
+        }
+    }
+
     /// Grows with each change, so that of two books the newer is known.
     pub fn edition(&self) -> u64 {
         self.edition

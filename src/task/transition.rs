@@ -86,7 +86,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
                 end(task, State::Succeeded, "due", ctx);
             } else {
                 take_attempt(task, State::Dispatched, None, None, report_by);
-                log(task, state, "due", ctx);
+                log(task, state, "handed out, to start at its due time", ctx);
             }
             Ok(Applied::Changed)
         }
@@ -107,7 +107,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             let left = task.total_until().map(|until| until.since(ctx.now.steady));
             let lease = left.map_or(lease, |left| lease.min(left));
             task.lateness_ms = Some(lateness(task, ctx.now));
-            let why = format!("leased by {worker}");
+            let why = if worker.is_empty() { "leased".to_owned() } else { format!("leased by {worker}") };
             take_attempt(
                 task,
                 State::Running,
@@ -138,7 +138,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             check_token(task, token)?;
             record_attempt(task, &Outcome::Snoozed, None, ctx);
             task.attempts = task.attempts.saturating_sub(1);
-            wait_again(task, Due::after(delay, ctx.now), WaitingFor::Snooze);
+            wait_again(task, Due::after(delay, ctx.now), WaitingFor::Snooze, ctx);
             log(task, state, "snoozed by its worker", ctx);
             Ok(Applied::Changed)
         }
@@ -215,7 +215,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             if was_started {
                 task.attempts = task.attempts.saturating_sub(1);
                 record_attempt(task, &Outcome::GivenBack, None, ctx);
-                wait_again(task, Due::after(DurationMs(0), ctx.now), WaitingFor::Retry);
+                wait_again(task, Due::after(DurationMs(0), ctx.now), WaitingFor::Retry, ctx);
             } else {
                 take_back_unstarted(task);
             }
@@ -272,6 +272,9 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             };
             task.due = due;
             task.next = due;
+            if is_new {
+                task.waiting_since = ctx.now.steady;
+            }
             // The total time counts from the new due time, else it could be over before that.
             task.first_due = None;
             task.waiting_for = None;
@@ -289,6 +292,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         Event::RunNow if waits => {
             task.due = Due::at(ctx.now.wall, ctx.now);
             task.next = task.due;
+            task.waiting_since = ctx.now.steady;
             task.waiting_for = None;
             task.state = State::Pending;
             log(task, state, "run now", ctx);
@@ -316,6 +320,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
                 message: error.message,
                 retryable: false,
                 retry_after: None,
+                in_doubt: false,
             });
             finish_from_outside(task, outcome, ctx);
             task.dead_reason = Some(DeadReason::Refused);
@@ -325,7 +330,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         Event::Fail { .. } => illegal,
 
         Event::Replay if state == State::Dead => {
-            begin_generation(task, Due::at(ctx.now.wall, ctx.now));
+            begin_generation(task, Due::at(ctx.now.wall, ctx.now), ctx);
             log(task, state, "replayed", ctx);
             Ok(Applied::Changed)
         }
@@ -356,7 +361,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
 
         Event::Replace { spec, due } if open => {
             task.spec = spec;
-            begin_generation(task, due);
+            begin_generation(task, due, ctx);
             log(task, state, "replaced by a new create", ctx);
             Ok(Applied::Changed)
         }
@@ -367,10 +372,15 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
                 return Ok(Applied::Unchanged);
             }
             task.thaw = thaw;
-            if waits {
-                // What began to wait while the topic was held has waited only since then.
-                let waited = ctx.now.wall.since(task.updated_at);
-                shift(task, held.min(waited));
+            // What began to wait while the topic was held has waited only since then; what a freeze of its own keeps
+            // gets that part back when it is resumed.
+            let waited = held.min(ctx.now.steady.since(task.waiting_since));
+            let kept_by_own = match &task.pause {
+                Some(pause) if pause.clock == PauseClock::Freeze => ctx.now.steady.since(pause.since),
+                _ => DurationMs(0),
+            };
+            if open {
+                shift(task, DurationMs(waited.0.saturating_sub(kept_by_own.0)));
                 log(
                     task,
                     state,
@@ -490,11 +500,7 @@ fn settle(task: &mut Task, outcome: Outcome, started_at: Option<WallMs>, ctx: &C
         }
         Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => {
             task.attempts = task.attempts.saturating_sub(1);
-            wait_again(
-                task,
-                Due::after(HANDED_BACK_WAIT, ctx.now),
-                WaitingFor::Retry,
-            );
+            wait_again(task, Due::after(HANDED_BACK_WAIT, ctx.now), WaitingFor::Retry, ctx);
             return log(task, before, "handed back", ctx);
         }
         Outcome::LeaseExpired => DeadReason::LeaseExpired,
@@ -545,7 +551,7 @@ fn settle(task: &mut Task, outcome: Outcome, started_at: Option<WallMs>, ctx: &C
                 }
                 _ => task.spec.retry.delay_after(task.attempts, ctx.random),
             };
-            wait_again(task, Due::after(delay, ctx.now), WaitingFor::Retry);
+            wait_again(task, Due::after(delay, ctx.now), WaitingFor::Retry, ctx);
             log(
                 task,
                 before,
@@ -560,8 +566,7 @@ fn settle(task: &mut Task, outcome: Outcome, started_at: Option<WallMs>, ctx: &C
 fn leaves_the_work_in_doubt(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::TimedOut | Outcome::LeaseExpired | Outcome::Unknown => true,
-        // The connection broke after the request may have been read.
-        Outcome::Failed(failure) => failure.code == "protocol",
+        Outcome::Failed(failure) => failure.in_doubt,
         Outcome::Succeeded { .. } | Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => {
             false
         }
@@ -582,11 +587,12 @@ fn finish_from_outside(task: &mut Task, outcome: Outcome, ctx: &Context<'_>) {
     }
 }
 
-fn begin_generation(task: &mut Task, due: Due) {
+fn begin_generation(task: &mut Task, due: Due, ctx: &Context<'_>) {
     task.generation += 1;
     task.state = State::Pending;
     task.due = due;
     task.next = due;
+    task.waiting_since = ctx.now.steady;
     task.first_due = None;
     task.attempts = 0;
     task.live = None;
@@ -599,11 +605,12 @@ fn begin_generation(task: &mut Task, due: Due) {
     task.result_dropped = false;
 }
 
-fn wait_again(task: &mut Task, next: Due, waiting_for: WaitingFor) {
+fn wait_again(task: &mut Task, next: Due, waiting_for: WaitingFor, ctx: &Context<'_>) {
     task.live = None;
     task.state = State::Retrying;
     task.waiting_for = Some(waiting_for);
     task.next = next;
+    task.waiting_since = ctx.now.steady;
 }
 
 fn shift(task: &mut Task, length: DurationMs) {

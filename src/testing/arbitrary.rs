@@ -125,6 +125,8 @@ pub fn golden_task() -> Task {
     task.result_dropped = true;
     task.lateness_ms = Some(-1);
     task.thaw = 4;
+    task.waiting_since = SteadyMs(9);
+    task.requests = vec![0x0102_0304_0506_0708];
     task.attempts_log.push(AttemptRecord {
         attempt: AttemptNumber(3),
         token: AttemptToken(300),
@@ -146,7 +148,8 @@ prop_compose! {
         (topic, key, spec) in (a_topic(), option::of(a_key()), a_spec()),
         (state, generation) in (a_state(), any::<u32>()),
         (due, next) in (a_due(), option::of(a_due())),
-        (first_due, expires) in (option::of(steady()), option::of(steady())),
+        (waiting_since, first_due, expires) in (steady(), option::of(steady()), option::of(steady())),
+        requests in prop::collection::vec(any::<u64>(), 0..4),
         (created_at, updated_at, ended_at) in (wall(), wall(), option::of(wall())),
         (attempts, attempt, token, thaw) in any::<(u32, u32, u64, u32)>(),
         (live, pause) in (option::of(a_live_attempt()), option::of(a_pause())),
@@ -160,10 +163,10 @@ prop_compose! {
         Task {
             id: TaskId::with_tail(Slot::of_hash(slot), WallMs(at), tail),
             topic, key, spec: Arc::new(spec), state, generation,
-            due, next: next.unwrap_or(due), first_due, created_at, updated_at, ended_at, expires,
+            due, next: next.unwrap_or(due), waiting_since, first_due, created_at, updated_at, ended_at, expires,
             attempts, attempt: AttemptNumber(attempt), token: AttemptToken(token),
             live, pause, waiting_for, dead_reason, last_outcome,
-            result, result_dropped, lateness_ms, thaw, attempts_log, changes,
+            result, result_dropped, lateness_ms, thaw, requests, attempts_log, changes,
         }
     }
 }

@@ -177,5 +177,7 @@ pub fn failure(code: &str) -> Failure {
         message: format!("the receiver said {code}"),
         retryable: true,
         retry_after: None,
+        // As the push executor says it of a connection that broke.
+        in_doubt: code == "protocol",
     }
 }

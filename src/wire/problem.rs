@@ -68,6 +68,8 @@ codes! {
     StaleToken = "stale_token", 409, "stale token";
     /// The same request is still being worked on.
     InProgress = "in_progress", 409, "in progress";
+    /// Something uses what is to be deleted.
+    InUse = "in_use", 409, "in use";
     /// The body is larger than allowed.
     TooLarge = "too_large", 413, "too large";
     /// The body's media type is not taken.
@@ -82,12 +84,16 @@ codes! {
     EmptyFilter = "empty_filter", 422, "empty filter";
     /// More than the caller's share.
     TooManyRequests = "too_many_requests", 429, "too many requests";
+    /// More cancels stand for creates still to come than are kept.
+    TooManyTombstones = "too_many_tombstones", 429, "too many tombstones";
     /// A defect of ours.
     Internal = "internal", 500, "internal error";
     /// More than the service can do at present.
     Overloaded = "overloaded", 503, "overloaded";
     /// The task's shard is being restarted.
     ShardUnavailable = "shard_unavailable", 503, "shard unavailable";
+    /// The topic is still being moved on from its last pause.
+    Thawing = "thawing", 503, "thawing";
     /// The service is being stopped.
     ShuttingDown = "shutting_down", 503, "shutting down";
     /// The disk is full.

@@ -17,11 +17,12 @@ use super::*;
 use crate::clock::{DurationMs, WallMs};
 use crate::executor::handler::handler;
 use crate::executor::{AttemptReport, Handlers, ReportSink};
-use crate::ids::{AttemptNumber, AttemptToken};
+use crate::ids::{AttemptNumber, AttemptToken, SlotMap};
 use crate::shard::core::CoreOptions;
 use crate::shard::create::{Created, Creation};
 use crate::shard::messages::{ApplyVerb, CreateTask, FinishAttempt, GetTask, Target};
 use crate::shard::query::TaskView;
+use crate::shard::router::{NoAnswer, ShardRouter};
 use crate::store::mem::{Fault, MemDisk};
 use crate::task::event::Event;
 use crate::task::model::State;
@@ -189,6 +190,7 @@ fn create(fixture: TaskFixture) -> (TaskId, CreateTask) {
         spec: task.spec,
         when: Some(when),
         on_existing: OnExisting::Reject,
+        request: None,
     };
     let by = "test".to_owned();
     (creation.id, CreateTask { creation, by })
@@ -477,4 +479,41 @@ fn a_panic_ends_the_actor_without_an_answer_for_anybody_and_loses_nothing_commit
         (successor.state(kept), successor.state(lost)),
         (Some(State::Pending), None)
     );
+}
+
+/// A way to two shards, of which only the second is up.
+fn way_to(bench: &Bench) -> (ShardRouter, ShardId) {
+    let up = ShardId(1);
+    let router = ShardRouter::new(SlotMap::new(2), 8);
+    router.open(up, bench.actor.clone(), ShardEpoch(1));
+    (router, up)
+}
+
+#[test]
+fn who_asks_a_shard_that_hangs_is_told_that_the_outcome_is_unknown() {
+    let disk = MemDisk::new();
+    let bench = Bench::over(&disk);
+    let (router, up) = way_to(&bench);
+    let hold = disk.hold_commit();
+    let (id, create) = create(task().due_in_minutes(5));
+    let asked = router.ask_within(Duration::from_millis(20), up, create);
+    let answer = bench.runtime.block_on(asked);
+    assert_eq!(answer.err(), Some(NoAnswer::Unknown(up)));
+    hold.release();
+    assert_eq!(bench.state(id), Some(State::Pending), "it was done all the same");
+}
+
+#[test]
+fn all_shards_are_told_even_if_one_is_down() {
+    let disk = MemDisk::new();
+    let bench = Bench::over(&disk);
+    let (router, _) = way_to(&bench);
+    let (ids, creates): (Vec<_>, Vec<_>) = (0..2)
+        .map(|_| create(task().due_in_minutes(5)))
+        .map(|(id, create)| (id, std::cell::Cell::new(Some(create))))
+        .unzip();
+    let question = |shard: ShardId| creates[usize::from(shard.0)].take().unwrap();
+    let told = bench.runtime.block_on(router.tell_all(question));
+    assert_eq!(told.err(), Some(NoAnswer::Down(ShardId(0))));
+    assert_eq!(bench.state(ids[1]), Some(State::Pending));
 }

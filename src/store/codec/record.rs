@@ -96,6 +96,8 @@ pub(super) struct TaskRecordV1<'a> {
     spec: SpecV1<'a>,
     state: StateV1,
     generation: u32,
+    /// `None`: since it was created, as in every task that was never moved.
+    waiting_since_ms: Option<i64>,
     first_due_ms: Option<i64>,
     created_at_ms: i64,
     updated_at_ms: i64,
@@ -113,6 +115,7 @@ pub(super) struct TaskRecordV1<'a> {
     result_dropped: bool,
     lateness_ms: Option<i64>,
     thaw: u32,
+    requests: Vec<u64>,
     attempts_kept: Vec<AttemptV1<'a>>,
     attempts_total: u32,
     changes_kept: Vec<ChangeV1<'a>>,
@@ -266,6 +269,7 @@ impl<'a> From<&'a Task> for TaskRecordV1<'a> {
             generation,
             due,
             next,
+            waiting_since,
             first_due,
             created_at,
             updated_at,
@@ -283,6 +287,7 @@ impl<'a> From<&'a Task> for TaskRecordV1<'a> {
             result_dropped,
             lateness_ms,
             thaw,
+            requests,
             attempts_log,
             changes,
         } = task;
@@ -294,6 +299,7 @@ impl<'a> From<&'a Task> for TaskRecordV1<'a> {
             spec: (&**spec).into(),
             state: (*state).into(),
             generation: *generation,
+            waiting_since_ms: (waiting_since.0 != created_at.0).then_some(waiting_since.0),
             first_due_ms: first_due.map(|at| at.0),
             created_at_ms: created_at.0,
             updated_at_ms: updated_at.0,
@@ -311,6 +317,7 @@ impl<'a> From<&'a Task> for TaskRecordV1<'a> {
             result_dropped: *result_dropped,
             lateness_ms: *lateness_ms,
             thaw: *thaw,
+            requests: requests.clone(),
             attempts_kept: attempts_log.kept.iter().map(Into::into).collect(),
             attempts_total: attempts_log.total,
             changes_kept: changes.kept.iter().map(Into::into).collect(),
@@ -573,6 +580,7 @@ impl TaskRecordV1<'_> {
             generation: self.generation,
             due,
             next: self.next.map_or(due, Into::into),
+            waiting_since: SteadyMs(self.waiting_since_ms.unwrap_or(self.created_at_ms)),
             first_due: self.first_due_ms.map(SteadyMs),
             created_at: WallMs(self.created_at_ms),
             updated_at: WallMs(self.updated_at_ms),
@@ -590,6 +598,7 @@ impl TaskRecordV1<'_> {
             result_dropped: self.result_dropped,
             lateness_ms: self.lateness_ms,
             thaw: self.thaw,
+            requests: self.requests,
             attempts_log: Latest {
                 kept: attempts_kept?,
                 total: self.attempts_total,
@@ -801,6 +810,7 @@ mod tests {
             message: String::new(),
             retryable: false,
             retry_after: None,
+            in_doubt: false,
         };
         let succeeded = Outcome::Succeeded {
             result: None,

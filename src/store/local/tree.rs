@@ -6,25 +6,19 @@
 //!  80|kind · id · stamp · n  part n of the set `stamp`, of a value that is larger
 //! ```
 //!
-//! sled writes a leaf that has grown over a quarter of a segment to a file of its own that it never syncs. A leaf
-//! holds up to 20 entries, hence the bound on entries and the segments of 2 MiB; [`Tree::sync`] makes sure that
-//! there is no such file.
+//! How sled is opened and synced, and why entries are bounded: [`database`](crate::store::database).
 //!
 //! A set of parts is written before the manifest that makes it valid, and the set before is removed after. What
 //! a crash leaves half done is done again, under another stamp, from the journal; sets that no manifest names
-//! are removed then. There are no batches and no transactions in here: in sled 0.34.7 both take one lock for
-//! all databases of the process.
+//! are removed then.
 //!
 //! It knows nothing of the journal and of owners: who may write is its caller's business.
 
-use std::fs::{self, File};
-use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use crate::store::codec::{Checkpoint, RECORD_BYTES_MAX};
+use crate::store::database::{self, Database};
 use crate::store::local::LocalOptions;
 use crate::store::{RecordKey, StoreError};
 
@@ -36,12 +30,10 @@ const PARTS: Range<[u8; 1]> = [PART]..[0xFF];
 
 /// Largest value of an entry, in bytes.
 const ENTRY_BYTES_MAX: usize = 20 * 1024;
-const SEGMENT_BYTES: usize = 2 * 1024 * 1024;
 /// No value's first byte: that is its format version.
 const MANIFEST: u8 = 0xFF;
-/// sled lets go of its lock some time after its last handle is dropped.
-const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
-const LOCK_WAIT_STEP: Duration = Duration::from_millis(10);
+
+const _: () = assert!(ENTRY_BYTES_MAX + size_of::<[u8; 27]>() <= database::ENTRY_BYTES_MAX);
 
 /// Which records are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,32 +56,14 @@ pub(super) type VisitRecord<'a> = dyn FnMut(RecordKey, &[u8]) -> Result<(), Stor
 
 /// An open database.
 pub(super) struct Tree {
-    db: sled::Db,
-    file: File,
-    path: PathBuf,
+    db: Database,
 }
 
 impl Tree {
-    /// Opens the database at `path`, created if need be; waits for a handle that is being dropped, at most 5 s.
+    /// Opens the database at `path`; see [`Database::open`].
     pub(super) fn open(path: &Path, options: &LocalOptions) -> Result<Self, StoreError> {
-        fs::create_dir_all(path).map_err(|source| io_error("create", path, source))?;
-        let end = Instant::now() + LOCK_WAIT_MAX;
-        let db = loop {
-            match open_once(path, options) {
-                Err(sled::Error::Io(error)) if is_locked(&error) && Instant::now() < end => {
-                    thread::sleep(LOCK_WAIT_STEP);
-                }
-                Err(error) => return Err(sled_error("open", path, error)),
-                Ok(db) => break db,
-            }
-        };
-        // sled syncs neither its directory nor, with `flush`, its file.
-        let file = sync_directory(path)
-            .and_then(|()| path.parent().map_or(Ok(()), sync_directory))
-            .and_then(|()| File::open(path.join("db")))
-            .map_err(|source| io_error("open", path, source))?;
-        let path = path.to_owned();
-        Ok(Self { db, file, path })
+        let db = Database::open(path, options.cache_bytes, options.flush_every_ms)?;
+        Ok(Self { db })
     }
 
     /// The last checkpoint; all zero before the first.
@@ -179,22 +153,7 @@ impl Tree {
 
     /// Makes everything written durable.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
-        self.db
-            .flush()
-            .map_err(|error| self.failed("flush", error))?;
-        self.file
-            .sync_data()
-            .map_err(|source| io_error("sync", &self.path.join("db"), source))?;
-        let blobs = self.path.join("blobs");
-        let mut spilled =
-            fs::read_dir(&blobs).map_err(|source| io_error("list", &blobs, source))?;
-        if spilled.next().is_some() {
-            return Err(self.corrupt(
-                "blobs",
-                "sled has put a leaf into a file that it does not sync",
-            ));
-        }
-        Ok(())
+        self.db.sync()
     }
 
     /// An error that names a record of this database.
@@ -203,10 +162,7 @@ impl Tree {
         what: impl std::fmt::Display,
         why: impl std::fmt::Display,
     ) -> StoreError {
-        StoreError::Corrupt {
-            place: format!("{what} in {}", self.path.display()),
-            why: why.to_string(),
-        }
+        self.db.corrupt(what, why)
     }
 
     fn assemble(&self, key: RecordKey, manifest: &[u8]) -> Result<Vec<u8>, StoreError> {
@@ -240,7 +196,7 @@ impl Tree {
     }
 
     fn failed(&self, doing: &'static str, error: sled::Error) -> StoreError {
-        sled_error(doing, &self.path, error)
+        self.db.failed(doing, error)
     }
 
     /// How many parts there are, named by a manifest or not.
@@ -310,73 +266,4 @@ fn part_key(key: RecordKey, stamp: u64, n: u16) -> [u8; 27] {
     bytes[17..25].copy_from_slice(&stamp.to_be_bytes());
     bytes[25..].copy_from_slice(&n.to_be_bytes());
     bytes
-}
-
-fn open_once(path: &Path, options: &LocalOptions) -> Result<sled::Db, sled::Error> {
-    let snapshots = |is_whole: bool| -> io::Result<Vec<PathBuf>> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir(path)? {
-            let name = entry?.file_name();
-            let name = name.to_string_lossy();
-            if name.starts_with("snap.") && name.ends_with(".generating") != is_whole {
-                found.push(path.join(&*name));
-            }
-        }
-        Ok(found)
-    };
-    let config = || {
-        sled::Config::new()
-            .path(path)
-            .mode(sled::Mode::HighThroughput)
-            .segment_size(SEGMENT_BYTES)
-            .cache_capacity(options.cache_bytes)
-            .flush_every_ms(Some(options.flush_every_ms))
-    };
-    // Left by a crash between write and rename, it would make sled call the database corrupt.
-    for unfinished in snapshots(false)? {
-        fs::remove_file(unfinished)?;
-    }
-    match config().open() {
-        Err(sled::Error::Corruption { .. }) => {
-            // A snapshot only saves reading the log: without one sled reads all of it.
-            for snapshot in snapshots(true)? {
-                tracing::warn!(file = %snapshot.display(), "setting a damaged snapshot aside, the log is read in full");
-                let aside = snapshot.with_file_name(format!(
-                    "aside.{}",
-                    snapshot.file_name().unwrap_or_default().to_string_lossy()
-                ));
-                fs::rename(&snapshot, aside)?;
-            }
-            config().open()
-        }
-        opened => opened,
-    }
-}
-
-fn is_locked(error: &io::Error) -> bool {
-    // sled keeps neither the kind nor the number of the system's answer.
-    error.to_string().contains("could not acquire lock")
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
-fn io_error(doing: &'static str, file: &Path, source: io::Error) -> StoreError {
-    StoreError::Io {
-        doing,
-        file: file.to_owned(),
-        source,
-    }
-}
-
-fn sled_error(doing: &'static str, path: &Path, error: sled::Error) -> StoreError {
-    match error {
-        sled::Error::Io(source) => io_error(doing, path, source),
-        sled::Error::Corruption { .. } => StoreError::Corrupt {
-            place: path.display().to_string(),
-            why: error.to_string(),
-        },
-        other => io_error(doing, path, io::Error::other(other)),
-    }
 }

@@ -265,15 +265,15 @@ fn many_operations_are_one_step_and_each_sees_those_before_it() {
     let cancel = Event::Cancel {
         reason: String::new(),
     };
-    let done = shell.ask(RunOps {
-        ops: vec![
+    let done = shell.ask(RunOps::new(
+        vec![
             Op::Create(first),
             Op::Create(again),
             Op::Verb(named.clone(), cancel),
             Op::Verb(named, Event::Resume),
         ],
-        by: "test".to_owned(),
-    });
+        "test".to_owned(),
+    ));
     assert!(matches!(&done[0], OpDone::Created(Created::New(view)) if view.task.id == id));
     let extended = shell.task(id).due.at;
     assert!(

@@ -2,6 +2,7 @@
 
 use super::shell::verb;
 use super::*;
+use crate::task::event::NewDue;
 use crate::task::transition::Retention;
 
 fn named(name: &str) -> Target {
@@ -241,4 +242,50 @@ fn the_record_of_an_ended_task_goes_when_its_retention_is_over() {
         None,
         "nothing is left to be done"
     );
+}
+
+// ---------------------------------------------------------------- requests that are sent again
+
+#[test]
+fn a_verb_whose_request_is_sent_again_happens_once_also_across_a_crash() {
+    let mut shell = Shell::new();
+    let id = shell.create(task().due_in_minutes(30));
+    let due = shell.task(id).due.at;
+    let extend = || ApplyOnce {
+        verb: verb(
+            Target::Id(id),
+            Event::Reschedule {
+                due: NewDue::ExtendBy(minutes(10)),
+            },
+        ),
+        request: 7,
+    };
+    assert!(shell.ask(extend()).is_ok());
+    shell.crash();
+    assert!(shell.ask(extend()).is_ok());
+    assert_eq!(shell.task(id).due.at, due.after(minutes(10)));
+    let other = ApplyOnce {
+        request: 8,
+        ..extend()
+    };
+    assert!(shell.ask(other).is_ok());
+    assert_eq!(shell.task(id).due.at, due.after(minutes(20)));
+}
+
+#[test]
+fn a_create_that_moves_the_live_task_moves_it_once_per_request() {
+    let mut shell = Shell::new();
+    let first = shell.create(task().key("k").due_in_minutes(30));
+    let again = |shell: &mut Shell| {
+        let mut creation = shell.creation(task().key("k").due_in_minutes(60), OnExisting::Replace);
+        creation.request = Some(9);
+        shell.ask(CreateTask {
+            creation,
+            by: "test".to_owned(),
+        })
+    };
+    assert!(matches!(again(&mut shell), Created::Existing(_)));
+    shell.crash();
+    assert!(matches!(again(&mut shell), Created::Existing(_)));
+    assert_eq!(shell.task(first).generation, 2);
 }

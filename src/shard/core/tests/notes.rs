@@ -48,6 +48,17 @@ fn a_request_cut_off_by_a_crash_is_done_again_with_ids_of_its_first_time() {
 }
 
 #[test]
+fn a_request_whose_worker_never_came_back_is_done_again_after_a_while() {
+    let mut shell = Shell::new();
+    shell.ask(ask(1, 10));
+    shell.pass(minutes(14));
+    assert_eq!(shell.ask(ask(1, 10)), Resent::InProgress);
+    shell.pass(minutes(1));
+    assert_eq!(shell.ask(ask(1, 10)), Resent::Do { first_at: START });
+    assert_eq!(shell.ask(ask(1, 10)), Resent::InProgress);
+}
+
+#[test]
 fn an_answer_that_may_be_better_next_time_or_is_too_large_is_not_kept() {
     let mut shell = Shell::new();
     let too_large = KeepAnswer {

@@ -298,6 +298,7 @@ impl Shell {
             key: task.key,
             spec: task.spec,
             on_existing,
+            request: None,
         }
     }
 
@@ -403,7 +404,7 @@ impl Shell {
         })?;
         let topic = topic(name);
         let thawing = self.book.get(&topic).thawing;
-        Ok(thawing.map(|thaw| ThawTopic { topic, thaw }))
+        Ok(thawing.map(|thaw| ThawTopic::new(topic, thaw)))
     }
 
     pub fn release(&mut self, name: &str) {

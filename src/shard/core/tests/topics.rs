@@ -106,10 +106,7 @@ fn after_a_frozen_pause_tasks_have_the_time_left_that_they_had_and_are_moved_onc
     let born = shell.create(task().topic(A).due_in(minutes(30)));
     shell.pass(minutes(20));
     let thaw = shell.try_end_pause(A).unwrap().unwrap();
-    let again = || ThawTopic {
-        topic: thaw.topic.clone(),
-        thaw: thaw.thaw,
-    };
+    let again = || thaw.clone();
     shell.ask(again());
     shell.pass(minutes(1));
     shell.ask(again());

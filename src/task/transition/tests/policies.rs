@@ -12,7 +12,10 @@ fn doubts() -> Vec<(&'static str, Life, Event)> {
     let token = AttemptToken(1);
     let push = || Life::of(task().push().at_most_once()).then(due());
     let pull = || Life::of(task().at_most_once()).then(leased());
-    let broken = failed("protocol");
+    let broken = Outcome::Failed(Failure {
+        in_doubt: true,
+        ..failure("protocol")
+    });
     vec![
         ("timeout", push(), finished(token, Outcome::TimedOut)),
         ("timeout", push(), Event::Overdue { token }),

@@ -165,13 +165,7 @@ fn a_thaw_moves_a_task_by_no_more_than_its_age() {
 
 #[test]
 fn a_thaw_leaves_what_does_not_wait_where_it_is() {
-    for end in [
-        leased(),
-        pause(PauseClock::Keep),
-        cancel(),
-        fail(),
-        complete(None),
-    ] {
+    for end in [leased(), cancel(), fail(), complete(None)] {
         let mut life = Life::of(task().due_in_minutes(40)).then(end);
         life.wait(minutes(30));
         let mut expected = life.task.clone();
@@ -179,4 +173,40 @@ fn a_thaw_leaves_what_does_not_wait_where_it_is() {
         life.must(thaw(1, minutes(20)));
         assert_eq!(life.task, expected);
     }
+}
+
+#[test]
+fn a_thaw_moves_a_paused_task_too_but_not_by_what_its_own_freeze_gives_back() {
+    let mut kept = Life::of(task().due_in_minutes(40)).then(pause(PauseClock::Keep));
+    kept.wait(minutes(30));
+    kept.must(thaw(1, minutes(20)));
+    assert_eq!(kept.left(), minutes(30));
+
+    // Its topic is held from minute 10, itself from minute 15, both until minute 30.
+    let mut frozen = Life::of(task().due_in_minutes(40));
+    frozen.wait(minutes(15));
+    frozen.must(pause(PauseClock::Freeze));
+    frozen.wait(minutes(15));
+    frozen.must(thaw(1, minutes(20)));
+    frozen.must(Event::Resume);
+    assert_eq!(frozen.left(), minutes(30), "what was left at minute 10");
+}
+
+#[test]
+fn what_is_moved_while_its_topic_is_frozen_is_moved_on_from_there() {
+    // Held from minute 10 to minute 30.
+    let mut extended = Life::of(task().due_in_minutes(40));
+    extended.wait(minutes(20));
+    extended.must(Event::Reschedule { due: NewDue::ExtendBy(minutes(5)) });
+    extended.wait(minutes(10));
+    extended.must(thaw(1, minutes(20)));
+    assert_eq!(extended.left(), minutes(35), "30 were left, and 5 more");
+
+    let mut anew = Life::of(task().due_in_minutes(40));
+    anew.wait(minutes(20));
+    let due = NewDue::To(Due::after(minutes(15), anew.now()));
+    anew.must(Event::Reschedule { due });
+    anew.wait(minutes(10));
+    anew.must(thaw(1, minutes(20)));
+    assert_eq!(anew.left(), minutes(15), "it has waited in the freeze only");
 }

@@ -1,0 +1,344 @@
+//! The registry on the disk: a small sled database of topics, audit lines and one counter.
+//!
+//! ```text
+//!  topics   name          →  {"body": {…}, "version": 3, "pause": …, "thaw": 7, "thawing_held_ms": …}
+//!  audit    number (u64)  →  {"at_ms": …, "by": …, "action": …, "target": …, "detail": …}
+//!  (own)    "thaw"        →  the highest number a thaw ever had (u32)
+//! ```
+//!
+//! Numbers of thaws are drawn from one counter for all topics: tasks remember the last thaw that they went through,
+//! so a topic that was deleted and declared again must not begin anew.
+//!
+//! After an error the database is in doubt: it is closed, everything but [`RegistryFiles::recover`] is refused, and
+//! that opens it anew and reads what stands in it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::clock::{DurationMs, SteadyMs, WallMs};
+use crate::engine::registry::SharedBook;
+use crate::limits;
+use crate::store::StoreError;
+use crate::store::database::{Database, ENTRY_BYTES_MAX};
+use crate::task::history::note;
+use crate::task::model::PauseClock;
+use crate::task::spec::TopicName;
+use crate::task::topic::{Thaw, Topic, TopicBook, TopicPause, TopicSettings};
+use crate::wire;
+
+/// Audit lines that are kept; the oldest go first.
+const AUDIT_LINES_MAX: u64 = 100_000;
+const CACHE_BYTES: u64 = 4 * 1024 * 1024;
+const FLUSH_EVERY_MS: u64 = 1_000;
+const THAW_KEY: &[u8] = b"thaw";
+/// What was allowed when it was put stays allowed.
+const NO_LIMITS: wire::due::InLimits = wire::due::InLimits {
+    max_delay: limits::MAX_DELAY,
+    now: WallMs(0),
+};
+
+// A record is its topic's body, as it came, and numbers.
+const _: () = assert!(limits::TOPIC_BODY_BYTES_MAX + 1024 <= ENTRY_BYTES_MAX);
+
+/// The registry's files. Clones share them; they outlive the actor's restarts.
+#[derive(Clone, Debug)]
+pub struct RegistryFiles {
+    path: PathBuf,
+    /// `None` after an error, until [`RegistryFiles::recover`].
+    open: Arc<Mutex<Option<Arc<Open>>>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    topics: sled::Tree,
+    audit: sled::Tree,
+    db: Database,
+}
+
+/// A topic as it is stored. The settings are kept as the body that set them.
+#[derive(Serialize, Deserialize)]
+struct TopicRecord {
+    body: Option<Box<RawValue>>,
+    version: u64,
+    pause: Option<PauseRecord>,
+    thaw: u32,
+    thawing_held_ms: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PauseRecord {
+    freeze: bool,
+    since_ms: i64,
+    since_steady_ms: i64,
+}
+
+/// One line of the audit. Each text is cut to 1 KiB when it is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditLine {
+    /// When, in Unix milliseconds.
+    pub at_ms: i64,
+    /// Who.
+    pub by: String,
+    /// What: `topic.put`, `task.discard`, …
+    pub action: String,
+    /// To what.
+    pub target: String,
+    /// More about it.
+    pub detail: String,
+}
+
+impl RegistryFiles {
+    /// Opens or makes the registry under a data directory.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn open(data: &Path) -> Result<Self, StoreError> {
+        let path = data.join("registry");
+        let open = Open::at(&path)?;
+        Ok(Self {
+            path,
+            open: Arc::new(Mutex::new(Some(Arc::new(open)))),
+        })
+    }
+
+    /// All topics as they are stored.
+    ///
+    /// # Errors
+    /// When one can't be read; it is named.
+    pub fn book(&self) -> Result<TopicBook, StoreError> {
+        Ok(TopicBook::default().renewed(self.with(Open::topics)?))
+    }
+
+    /// Makes the files usable for a new actor: opens them anew if an error has closed them, and brings the book in
+    /// step with what is stored. Whether the change that met the error counts is decided here.
+    ///
+    /// # Errors
+    /// When they can't be opened or read; the actor can't be started then.
+    pub fn recover(&self, book: &SharedBook) -> Result<(), StoreError> {
+        // Only one actor is being started at a time.
+        let is_closed = self.open.lock().is_none();
+        if is_closed {
+            let open = Open::at(&self.path)?;
+            *self.open.lock() = Some(Arc::new(open));
+        }
+        let stored = self.with(Open::topics)?;
+        let next = book.read().renewed(stored);
+        *book.write() = Arc::new(next);
+        Ok(())
+    }
+
+    /// Stores a topic and the audit line of what was done to it, in one sync.
+    pub(super) fn put(
+        &self,
+        name: &TopicName,
+        topic: &Topic,
+        line: &AuditLine,
+    ) -> Result<(), StoreError> {
+        self.with(|open| {
+            open.note(std::slice::from_ref(line))?;
+            open.count_thaw(topic.thaw)?;
+            open.put(name, topic)?;
+            open.db.sync()
+        })
+    }
+
+    /// Removes a topic and stores the audit line of it, in one sync.
+    pub(super) fn remove(&self, name: &TopicName, line: &AuditLine) -> Result<(), StoreError> {
+        self.with(|open| {
+            open.note(std::slice::from_ref(line))?;
+            let removed = open.topics.remove(name.as_str());
+            removed.map_err(|error| open.db.failed("write", error))?;
+            open.db.sync()
+        })
+    }
+
+    /// Stores audit lines, in one sync.
+    pub(super) fn note(&self, lines: &[AuditLine]) -> Result<(), StoreError> {
+        self.with(|open| {
+            open.note(lines)?;
+            open.db.sync()
+        })
+    }
+
+    /// The number of the next thaw: higher than that of any thaw that ever was.
+    pub(super) fn next_thaw(&self) -> Result<u32, StoreError> {
+        Ok(self.with(Open::last_thaw)? + 1)
+    }
+
+    /// The latest audit lines, newest first.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub fn audit(&self, limit: usize) -> Result<Vec<AuditLine>, StoreError> {
+        self.with(|open| open.latest(limit))
+    }
+
+    /// Works with the open database; an error closes it.
+    fn with<R>(&self, work: impl FnOnce(&Open) -> Result<R, StoreError>) -> Result<R, StoreError> {
+        let open = self.open.lock().clone().ok_or(StoreError::Poisoned)?;
+        let done = work(&open);
+        if done.is_err() {
+            self.open.lock().take();
+        }
+        done
+    }
+}
+
+impl Open {
+    fn at(path: &Path) -> Result<Self, StoreError> {
+        let db = Database::open(path, CACHE_BYTES, FLUSH_EVERY_MS)?;
+        let tree = |name| {
+            let tree = db.open_tree(name);
+            tree.map_err(|error| db.failed("open", error))
+        };
+        let (topics, audit) = (tree("topics")?, tree("audit")?);
+        // A killed process may have left something in the page cache only, and it is acted upon from here on.
+        db.sync()?;
+        Ok(Self { topics, audit, db })
+    }
+
+    fn topics(&self) -> Result<Vec<(TopicName, Topic)>, StoreError> {
+        let mut topics = Vec::with_capacity(self.topics.len());
+        for stored in &self.topics {
+            let (name, record) = stored.map_err(|error| self.db.failed("read", error))?;
+            let topic = decode(&name, &record).map_err(|why| {
+                let name = String::from_utf8_lossy(&name);
+                self.db.corrupt(format_args!("topic {name}"), why)
+            })?;
+            topics.push(topic);
+        }
+        Ok(topics)
+    }
+
+    fn put(&self, name: &TopicName, topic: &Topic) -> Result<(), StoreError> {
+        let record = encode(topic).map_err(|error| self.db.corrupt(name, error))?;
+        let put = self.topics.insert(name.as_str(), record);
+        put.map(|_| ())
+            .map_err(|error| self.db.failed("write", error))
+    }
+
+    fn last_thaw(&self) -> Result<u32, StoreError> {
+        let stored = self.db.get(THAW_KEY);
+        let stored = stored.map_err(|error| self.db.failed("read", error))?;
+        let Some(number) = stored else { return Ok(0) };
+        let number = number.as_ref().try_into().map(u32::from_be_bytes);
+        number.map_err(|_| self.db.corrupt("the number of thaws", "is not four bytes"))
+    }
+
+    fn count_thaw(&self, number: u32) -> Result<(), StoreError> {
+        if number > self.last_thaw()? {
+            let put = self.db.insert(THAW_KEY, &number.to_be_bytes());
+            put.map_err(|error| self.db.failed("write", error))?;
+        }
+        Ok(())
+    }
+
+    fn note(&self, lines: &[AuditLine]) -> Result<(), StoreError> {
+        let failed = |error| self.db.failed("write", error);
+        let last = self.audit.last().map_err(failed)?;
+        let first = last.map_or(0, |(key, _)| audit_number(&key) + 1);
+        for (number, line) in (first..).zip(lines) {
+            let line = AuditLine {
+                at_ms: line.at_ms,
+                by: note(&line.by),
+                action: note(&line.action),
+                target: note(&line.target),
+                detail: note(&line.detail),
+            };
+            let bytes = serde_json::to_vec(&line)
+                .map_err(|error| self.db.corrupt("an audit line", error))?;
+            self.audit
+                .insert(number.to_be_bytes(), bytes)
+                .map_err(failed)?;
+            if let Some(old) = number.checked_sub(AUDIT_LINES_MAX) {
+                self.audit.remove(old.to_be_bytes()).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn latest(&self, limit: usize) -> Result<Vec<AuditLine>, StoreError> {
+        let lines = self.audit.iter().rev().take(limit);
+        lines
+            .map(|stored| {
+                let (number, bytes) = stored.map_err(|error| self.db.failed("read", error))?;
+                serde_json::from_slice(&bytes).map_err(|error| {
+                    let number = audit_number(&number);
+                    self.db.corrupt(format_args!("audit line {number}"), error)
+                })
+            })
+            .collect()
+    }
+}
+
+fn audit_number(key: &[u8]) -> u64 {
+    key.try_into().map_or(0, u64::from_be_bytes)
+}
+
+fn encode(topic: &Topic) -> serde_json::Result<Vec<u8>> {
+    let body = (!topic.body.is_empty()).then(|| RawValue::from_string(topic.body.clone()));
+    serde_json::to_vec(&TopicRecord {
+        body: body.transpose()?,
+        version: topic.version,
+        pause: topic.pause.map(|pause| PauseRecord {
+            freeze: pause.clock == PauseClock::Freeze,
+            since_ms: pause.since.0,
+            since_steady_ms: pause.since_steady.0,
+        }),
+        thaw: topic.thaw,
+        thawing_held_ms: topic.thawing.map(|thaw| thaw.held.0),
+    })
+}
+
+fn decode(name: &[u8], record: &[u8]) -> Result<(TopicName, Topic), String> {
+    let name = std::str::from_utf8(name).map_err(|error| error.to_string())?;
+    let name = TopicName::parse(name).map_err(|error| error.to_string())?;
+    let record: TopicRecord = serde_json::from_slice(record).map_err(|error| error.to_string())?;
+    let body = record.body.as_ref().map_or("", |body| body.get());
+    let settings = match body {
+        "" => TopicSettings::default(),
+        body => wire::topic::settings(body.as_bytes(), &NO_LIMITS)
+            .map_err(|problem| problem.to_string())?,
+    };
+    let topic = Topic {
+        settings,
+        body: body.to_owned(),
+        version: record.version,
+        pause: record.pause.map(|pause| TopicPause {
+            clock: if pause.freeze {
+                PauseClock::Freeze
+            } else {
+                PauseClock::Keep
+            },
+            since: WallMs(pause.since_ms),
+            since_steady: SteadyMs(pause.since_steady_ms),
+        }),
+        thaw: record.thaw,
+        thawing: record.thawing_held_ms.map(|held| Thaw {
+            number: record.thaw,
+            held: DurationMs(held),
+        }),
+    };
+    Ok((name, topic))
+}
+
+#[cfg(test)]
+impl RegistryFiles {
+    /// Where the database is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts something else in the place of a topic's record.
+    pub(super) fn damage(&self, name: &str) {
+        let open = self.open.lock().clone().expect("it is open");
+        let record = open.topics.get(name).expect("it reads");
+        let record = record.expect("it is there");
+        let half = &record[..record.len() / 2];
+        open.topics.insert(name, half).expect("it is written");
+    }
+}
