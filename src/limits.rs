@@ -51,7 +51,7 @@ pub const IDEMPOTENCY_KEPT_MS: u64 = 24 * 3600 * 1000;
 /// Most idempotency keys kept per shard; the oldest go first.
 pub const IDEMPOTENCY_KEYS_MAX: usize = 100_000;
 /// Largest answer kept for a re-sent request, in bytes; a larger one is computed again from the same ids.
-pub const IDEMPOTENCY_ANSWER_BYTES_MAX: usize = 64 * 1024;
+pub const IDEMPOTENCY_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// Answers kept per shard for re-sent requests, in bytes; the oldest are computed again when they are asked for.
 pub const IDEMPOTENCY_ANSWERS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most cancels per shard that stand for a create still to come.
