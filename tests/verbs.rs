@@ -556,6 +556,46 @@ fn a_topics_settings_are_defaults_that_can_be_read_changed_and_forgotten() {
 }
 
 #[test]
+fn a_topic_in_use_is_not_deleted_and_the_user_is_named() {
+    let api = service();
+    let path = "/v1/topics/used";
+    let delete = || {
+        api.json("DELETE", path, &[], &json!({}))
+            .expect("an answer")
+    };
+    let refused = |user: &str| {
+        let problem = delete().must(409);
+        assert_eq!(problem["code"], "in_use");
+        let detail = problem["detail"].as_str().expect("a text");
+        assert!(detail.contains(user), "{detail}");
+    };
+    api.put(path, &json!({"class": "core"})).must(201);
+    let task = api.made(&json!({"topic": "used", "delay": "PT1H"}));
+    refused("1 live task");
+    api.post(&format!("{path}/pause"), &json!({})).must(200);
+    api.verb("cancel", &task["id"], &json!({})).must(200);
+    refused("its pause");
+    api.post(&format!("{path}/resume"), &json!({})).must(200);
+    delete().must(200);
+    delete().must(404);
+}
+
+#[test]
+fn a_topic_whose_body_is_too_long_is_refused_as_a_whole() {
+    let api = service();
+    let body = format!("{{{}}}", " ".repeat(16 * 1024));
+    let json = [("content-type", "application/json")];
+    let sent = api.send("PUT", "/v1/topics/long", &json, body.as_bytes());
+    let problem = sent.expect("an answer").must(422);
+    assert_eq!(problem["errors"][0]["pointer"], "");
+    assert_eq!(
+        problem["detail"],
+        "the body has 16386 bytes, a topic's may have at most 16384"
+    );
+    assert_eq!(api.get("/v1/topics/long").status, 404);
+}
+
+#[test]
 fn an_ended_task_goes_when_its_retention_is_over() {
     let api = service();
     api.put(

@@ -26,8 +26,9 @@ use crate::executor::pull::PullDesk;
 use crate::ids::{ShardId, Slot, TaskId};
 use crate::limits;
 use crate::shard::create::{Created, Creation};
-use crate::shard::messages::{ApplyOnce, 
-    ApplyVerb, AskResent, CancelAhead, CreateTask, GetTask, KeepAnswer, ListTasks, Target, VerbDone,
+use crate::shard::messages::{
+    ApplyOnce, ApplyVerb, AskResent, CancelAhead, CreateTask, GetTask, KeepAnswer, ListTasks,
+    Target, VerbDone,
 };
 use crate::shard::notes::Resent;
 use crate::shard::query::{PageAsk, Position, TaskView, merge};

@@ -125,7 +125,7 @@ impl Duetime {
             let (topics, _) = self.topic_counts().await?;
             let live = topics.get(&name).map_or(0, TopicCounts::live);
             if live > 0 {
-                let by = format!("{live} live tasks; cancel them or let them end");
+                let by = format!("{live} live task(s), which have to end first");
                 return Err(RegistryError::InUse { name, by }.into());
             }
         }

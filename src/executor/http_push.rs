@@ -477,7 +477,10 @@ fn chain(error: &reqwest::Error) -> String {
 fn blocked_address(blocked: &Blocked) -> Failure {
     Failure {
         retryable: false,
-        ..failure("blocked_address", format!("{blocked}; [push] allow_private = true allows it"))
+        ..failure(
+            "blocked_address",
+            format!("{blocked}; [push] allow_private = true allows it"),
+        )
     }
 }
 

@@ -89,7 +89,9 @@ async fn answer(
                 })),
                 Says::Snooze { delay } => Event::Snoozed { token, delay },
             };
-            let view = engine.finish_attempt_from(task, event, origin, "worker").await;
+            let view = engine
+                .finish_attempt_from(task, event, origin, "worker")
+                .await;
             Ok(Answer::json(
                 200,
                 &SlimOut::from(&view.map_err(|error| problem_of(&error))?.task),

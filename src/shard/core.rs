@@ -412,7 +412,9 @@ impl ShardCore {
 
     /// Notes, in the same commit as the change itself, that this request has changed the task.
     pub(super) fn note_request(&mut self, id: TaskId, request: u64, now: Now) {
-        let noted = self.table.change(id, now.mono, |entry| entry.task.note_request(request));
+        let noted = self
+            .table
+            .change(id, now.mono, |entry| entry.task.note_request(request));
         if noted.is_some() {
             self.mark(id);
         }

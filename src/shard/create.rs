@@ -91,7 +91,9 @@ impl ShardCore {
             }),
             OnExisting::Return | OnExisting::KeepLater => None,
         };
-        let done_before = new.request.is_some_and(|request| self.done_before(live, request, now).is_some());
+        let done_before = new
+            .request
+            .is_some_and(|request| self.done_before(live, request, now).is_some());
         if let Some(event) = event
             && !done_before
         {

@@ -160,7 +160,9 @@ impl TopicBook {
     pub fn renewed(&self, topics: impl IntoIterator<Item = (TopicName, Topic)>) -> Self {
         let topics = topics.into_iter();
         Self {
-            topics: topics.map(|(name, topic)| (name, Arc::new(topic))).collect(),
+            topics: topics
+                .map(|(name, topic)| (name, Arc::new(topic)))
+                .collect(),
             undeclared: Arc::clone(&self.undeclared),
             edition: self.edition + 1,
         }

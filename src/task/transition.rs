@@ -107,7 +107,11 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             let left = task.total_until().map(|until| until.since(ctx.now.steady));
             let lease = left.map_or(lease, |left| lease.min(left));
             task.lateness_ms = Some(lateness(task, ctx.now));
-            let why = if worker.is_empty() { "leased".to_owned() } else { format!("leased by {worker}") };
+            let why = if worker.is_empty() {
+                "leased".to_owned()
+            } else {
+                format!("leased by {worker}")
+            };
             take_attempt(
                 task,
                 State::Running,
@@ -215,7 +219,12 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             if was_started {
                 task.attempts = task.attempts.saturating_sub(1);
                 record_attempt(task, &Outcome::GivenBack, None, ctx);
-                wait_again(task, Due::after(DurationMs(0), ctx.now), WaitingFor::Retry, ctx);
+                wait_again(
+                    task,
+                    Due::after(DurationMs(0), ctx.now),
+                    WaitingFor::Retry,
+                    ctx,
+                );
             } else {
                 take_back_unstarted(task);
             }
@@ -376,7 +385,9 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             // gets that part back when it is resumed.
             let waited = held.min(ctx.now.steady.since(task.waiting_since));
             let kept_by_own = match &task.pause {
-                Some(pause) if pause.clock == PauseClock::Freeze => ctx.now.steady.since(pause.since),
+                Some(pause) if pause.clock == PauseClock::Freeze => {
+                    ctx.now.steady.since(pause.since)
+                }
                 _ => DurationMs(0),
             };
             if open {
@@ -500,7 +511,12 @@ fn settle(task: &mut Task, outcome: Outcome, started_at: Option<WallMs>, ctx: &C
         }
         Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => {
             task.attempts = task.attempts.saturating_sub(1);
-            wait_again(task, Due::after(HANDED_BACK_WAIT, ctx.now), WaitingFor::Retry, ctx);
+            wait_again(
+                task,
+                Due::after(HANDED_BACK_WAIT, ctx.now),
+                WaitingFor::Retry,
+                ctx,
+            );
             return log(task, before, "handed back", ctx);
         }
         Outcome::LeaseExpired => DeadReason::LeaseExpired,

@@ -21,17 +21,6 @@ use crate::wire::retry::{RetryBody, TimeoutsBody};
 use crate::wire::task_in::{CLASS, DELIVERY};
 use crate::wire::time::{Length, Time};
 
-/// Room for a task with a small payload, in bytes.
-const TASK_BYTES_USUAL: usize = 1024;
-
-/// Writes an answer as JSON.
-pub fn to_json(shape: &impl Serialize) -> Vec<u8> {
-    let mut json = Vec::with_capacity(TASK_BYTES_USUAL);
-    serde_json::to_writer(&mut json, shape)
-        .expect("shapes have texts for names, and memory takes all bytes");
-    json
-}
-
 /// Pairs shown as an object; the function makes a value's text.
 #[derive(Debug)]
 pub(super) struct Map<'a, V>(pub &'a [(String, V)], pub fn(&V) -> &str);

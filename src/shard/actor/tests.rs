@@ -500,7 +500,11 @@ fn who_asks_a_shard_that_hangs_is_told_that_the_outcome_is_unknown() {
     let answer = bench.runtime.block_on(asked);
     assert_eq!(answer.err(), Some(NoAnswer::Unknown(up)));
     hold.release();
-    assert_eq!(bench.state(id), Some(State::Pending), "it was done all the same");
+    assert_eq!(
+        bench.state(id),
+        Some(State::Pending),
+        "it was done all the same"
+    );
 }
 
 #[test]

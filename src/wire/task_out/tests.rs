@@ -43,6 +43,10 @@ fn view_of(topic: TopicName, key: Option<TaskKey>, spec: Arc<TaskSpec>) -> TaskV
     }
 }
 
+fn to_json(shape: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(shape).unwrap()
+}
+
 fn shown(shape: &impl Serialize) -> Value {
     serde_json::from_slice(&to_json(shape)).unwrap()
 }

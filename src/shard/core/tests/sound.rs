@@ -174,7 +174,11 @@ fn assert_keys(core: &ShardCore, ids: &[TaskId]) {
         let live = live.first().copied();
         assert_eq!(core.table.live(topic, key), live);
         assert!(
-            if live.is_some() { latest == live } else { ended_last },
+            if live.is_some() {
+                latest == live
+            } else {
+                ended_last
+            },
             "{topic} {key} leads to {latest:?}"
         );
     }

@@ -197,7 +197,9 @@ fn what_is_moved_while_its_topic_is_frozen_is_moved_on_from_there() {
     // Held from minute 10 to minute 30.
     let mut extended = Life::of(task().due_in_minutes(40));
     extended.wait(minutes(20));
-    extended.must(Event::Reschedule { due: NewDue::ExtendBy(minutes(5)) });
+    extended.must(Event::Reschedule {
+        due: NewDue::ExtendBy(minutes(5)),
+    });
     extended.wait(minutes(10));
     extended.must(thaw(1, minutes(20)));
     assert_eq!(extended.left(), minutes(35), "30 were left, and 5 more");
