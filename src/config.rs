@@ -230,6 +230,25 @@ impl Sources {
         let usual = || self.usual_file.clone().filter(|file| file.exists());
         self.file.clone().or_else(by_variable).or_else(usual)
     }
+
+    /// Variables that are not read, and would be with one more underscore: what is given, and what may be meant.
+    /// They stop no start, since an orchestrator may have set them for its own ends.
+    pub fn mistaken_variables(&self) -> Vec<(String, String)> {
+        let mut known = Config::default();
+        let mut meant_by = |name: &str| {
+            let rest = name
+                .strip_prefix(PREFIX)
+                .filter(|rest| !rest.contains("__"))?;
+            let (section_name, key) = rest.split_once('_')?;
+            let section = known.section(&swap_case(section_name))?;
+            let is_key = section.keys().contains(&swap_case(key).as_str());
+            is_key.then(|| format!("{PREFIX}{section_name}__{key}"))
+        };
+        let given = self.environment.iter();
+        given
+            .filter_map(|(name, _)| Some((name.clone(), meant_by(name)?)))
+            .collect()
+    }
 }
 
 /// This process's environment, as far as it can be meant for us. What is not UTF-8 arrives with replacement
@@ -1108,6 +1127,23 @@ mod tests {
         ] {
             assert!(ByteSize::from_text(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_variable_with_one_underscore_too_few_is_noticed() {
+        let given = [
+            "DUETIME_HTTP_LISTEN",
+            "DUETIME_HTTP_PORT",
+            "DUETIME_URL",
+            "DUETIME_HTTP__LISTEN",
+        ];
+        let given = given.map(|name| (name.to_owned(), "127.0.0.1:1".to_owned()));
+        let sources = Sources::new(None, given, Overrides::default());
+        let meant = (
+            "DUETIME_HTTP_LISTEN".to_owned(),
+            "DUETIME_HTTP__LISTEN".to_owned(),
+        );
+        assert_eq!(sources.mistaken_variables(), [meant]);
     }
 
     #[test]

@@ -642,3 +642,19 @@ fn a_restart_of_a_shard_is_asked_for_once_per_key_and_only_of_a_shard_that_is_th
     let unknown = api.post("/v1/preview/retry?attempts=1", &json!({"attempts": 1}));
     assert_eq!(unknown.problem().0, 422);
 }
+
+// ---------------------------------------------------------------- looking back
+
+#[test]
+fn log_and_attempts_are_found_by_key_as_by_id() {
+    let api = service();
+    let task = api.made(&marker("look-back", "k/1", 60));
+    let id = task["id"].as_str().expect("an id");
+    for what in ["log", "attempts"] {
+        let by_id = api.get(&format!("/v1/tasks/{id}/{what}")).must(200);
+        let path = format!("/v1/topics/look-back/keys/{}/{what}", segment("k/1"));
+        assert_eq!(api.get(&path).must(200), by_id, "{what}");
+        let nobody = format!("/v1/topics/look-back/keys/nobody/{what}");
+        assert_eq!(api.get(&nobody).must(404)["code"], "not_found");
+    }
+}

@@ -48,6 +48,9 @@ pub fn run(args: Args, _json: bool) -> Result<(), Failure> {
         Some(file) => tracing::info!(file = %file.display(), "configuration read"),
         None => tracing::info!("no configuration file: defaults and environment"),
     }
+    for (given, meant) in sources.mistaken_variables() {
+        tracing::warn!("{given} is not read; did you mean {meant}?");
+    }
     actix_web::rt::System::new().block_on(service(&config))
 }
 

@@ -126,6 +126,11 @@ fn routes(config: &mut ServiceConfig) {
         .service(at("/v1/topics/{name}/pause").route(web::post().to(topics::pause)))
         .service(at("/v1/topics/{name}/resume").route(web::post().to(topics::resume)))
         .service(at("/v1/topics/{topic}/keys/{key}").route(web::get().to(tasks::get_by_key)))
+        .service(
+            at("/v1/topics/{topic}/keys/{key}/attempts")
+                .route(web::get().to(tasks::attempts_by_key)),
+        )
+        .service(at("/v1/topics/{topic}/keys/{key}/log").route(web::get().to(tasks::log_by_key)))
         .service(at("/v1/leases").route(web::post().to(leases::lease)))
         .configure(leases::mount)
         .service(at("/v1/preview/retry").route(web::post().to(ops::preview_retry)))
@@ -133,8 +138,16 @@ fn routes(config: &mut ServiceConfig) {
         .service(at("/v1/shards").route(web::get().to(ops::shards)))
         .service(at("/v1/shards/{shard}/restart").route(web::post().to(ops::restart_shard)))
         .service(at("/v1/actors").route(web::get().to(ops::actors)))
-        .service(at("/livez").route(web::get().to(ops::livez)))
-        .service(at("/readyz").route(web::get().to(ops::readyz)))
+        .service(
+            at("/livez")
+                .route(web::get().to(ops::livez))
+                .route(web::head().to(ops::livez)),
+        )
+        .service(
+            at("/readyz")
+                .route(web::get().to(ops::readyz))
+                .route(web::head().to(ops::readyz)),
+        )
         .service(at("/metrics").route(web::get().to(metrics::metrics)))
         .service(at("/openapi.json").route(web::get().to(openapi::document)));
     openapi::page(config);

@@ -20,7 +20,7 @@ use crate::http::{batch, leases, metrics, ops, query, respond, tasks, topics, ve
         (name = "operate", description = "How the service is")
     ),
     paths(
-        tasks::list, tasks::create, tasks::get, tasks::get_by_key, tasks::attempts, tasks::log,
+        tasks::list, tasks::create, tasks::get, tasks::get_by_key, tasks::attempts, tasks::log, tasks::attempts_by_key, tasks::log_by_key,
         batch::create_many, batch::run,
         verbs::cancel, verbs::pause, verbs::resume, verbs::reschedule, verbs::run_now, verbs::complete, verbs::fail,
         verbs::replay, verbs::resolve, verbs::discard,

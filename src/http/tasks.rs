@@ -152,6 +152,42 @@ pub async fn attempts(req: HttpRequest, api: Data<Api>, id: Path<String>) -> Htt
     .await
 }
 
+/// The same, of the live task of a key, else of the one that ended last.
+#[utoipa::path(get, path = "/v1/topics/{topic}/keys/{key}/attempts", tag = "tasks",
+    params(("topic" = String, Path, description = "the topic"), ("key" = String, Path, description = "the key")), responses(
+    (status = 200, description = "its attempts, oldest first", body = AttemptsOut),
+    (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn attempts_by_key(
+    req: HttpRequest,
+    api: Data<Api>,
+    names: Path<(String, String)>,
+) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let view = api.find(target_of_key(&names.0, &names.1)?).await?;
+        Ok(Answer::json(200, &AttemptsOut::from(&view.task)))
+    })
+    .await
+}
+
+/// The latest changes of the live task of a key, else of the one that ended last.
+#[utoipa::path(get, path = "/v1/topics/{topic}/keys/{key}/log", tag = "tasks",
+    params(("topic" = String, Path, description = "the topic"), ("key" = String, Path, description = "the key")), responses(
+    (status = 200, description = "its changes, oldest first", body = LogOut),
+    (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn log_by_key(
+    req: HttpRequest,
+    api: Data<Api>,
+    names: Path<(String, String)>,
+) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let view = api.find(target_of_key(&names.0, &names.1)?).await?;
+        Ok(Answer::json(200, &LogOut::from(&view.task)))
+    })
+    .await
+}
+
 /// The latest changes of a task: when, from, to, by whom, why.
 #[utoipa::path(get, path = "/v1/tasks/{id}/log", tag = "tasks", params(("id" = String, Path, description = "the task's id")), responses(
     (status = 200, description = "its changes, oldest first", body = LogOut),

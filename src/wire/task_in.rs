@@ -144,6 +144,10 @@ fn facts(node: Node<'_, '_>) -> Option<RawJson> {
 
 /// Body of `POST /v1/tasks`. Only the topic is always needed; without a time the task is due now.
 #[derive(Debug, ToSchema)]
+#[schema(example = json!({
+    "topic": "order.unpaid", "key": "order-42", "delay": "PT30M", "payload": {"order_id": 42},
+    "action": {"http": {"url": "http://127.0.0.1:9000/close"}},
+}))]
 pub struct CreateTask {
     /// Business line and kind of timeout: at most 128 bytes, no control characters.
     #[schema(example = "order.unpaid")]

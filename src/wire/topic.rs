@@ -89,6 +89,10 @@ fn retention(node: Node<'_, '_>) -> Option<Retention> {
 
 /// Body of `PUT /v1/topics/{name}`: defaults for tasks that name none of their own.
 #[derive(Debug, ToSchema)]
+#[schema(example = json!({
+    "action": {"http": {"url": "http://127.0.0.1:9000/close"}},
+    "retry": {"ladder": ["PT1M", "PT5M"], "max_attempts": 5}, "timeouts": {"attempt": "PT10S"},
+}))]
 pub struct PutTopic {
     /// Default: `{"pull": {}}`.
     pub action: Option<ActionBody<'static>>,
