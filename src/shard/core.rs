@@ -13,20 +13,23 @@
 //! Invariants: a live task stands in exactly one [`Place`]; nothing starts that is not committed as dispatched;
 //! `in_flight` names the tasks whose attempts executors of ours run.
 
+mod dispatch;
+mod hold;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::clock::{DurationMs, MonoMs, Now, SteadyMs};
 use crate::ids::{AttemptNumber, AttemptToken, ShardId, TaskId};
 use crate::shard::notes::Notes;
-use crate::shard::place::{ARM_AHEAD, Alarm, AlarmClock, Place, Setting, Wheels, alarms_of};
+use crate::shard::place::{ARM_AHEAD, Place, Setting, Wheels, alarms_of};
 use crate::shard::query::{PageAsk, PagePart, TaskView, page};
 use crate::shard::table::TaskTable;
 use crate::store::{Batch, Note};
 use crate::task::event::{Applied, Event, Refusal};
-use crate::task::model::{Lane, State, Task};
-use crate::task::spec::{Action, TaskKey, TaskSpec, TopicName};
-use crate::task::topic::{Thaw, TopicBook};
+use crate::task::model::{State, Task};
+use crate::task::spec::{TaskKey, TaskSpec, TopicName};
+use crate::task::topic::TopicBook;
 use crate::task::transition::{Context, apply};
 
 /// An attempt without an answer counts as lost this long after its cut-off and grace.
@@ -35,8 +38,6 @@ pub const REPORT_MARGIN: DurationMs = DurationMs::secs(2);
 /// A step that has changed this much, in bytes of memory, is committed; more waits for the next. It keeps a commit
 /// quick to sync, and far below what one frame of the journal takes.
 const STEP_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Alarms that ring, per clock, before it is looked again whether the step is full.
-const ALARMS_PER_ROUND: usize = 64;
 
 /// What a shard works with.
 #[derive(Clone, Debug)]
@@ -445,344 +446,6 @@ impl ShardCore {
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    // ---------------------------------------------------------------- time
-
-    /// Lets ring what has come due.
-    pub fn advance(&mut self, now: Now) {
-        self.more = false;
-        for _ in 0..self.options.alarms_per_step.div_ceil(ALARMS_PER_ROUND) {
-            if self.is_full() {
-                break;
-            }
-            self.advance_some(now);
-            if !self.more {
-                break;
-            }
-        }
-        self.serve_queue(now);
-    }
-
-    /// Lets ring a few, so that what they change is seen before more ring.
-    fn advance_some(&mut self, now: Now) {
-        let mut rung = Vec::new();
-        self.wheels.advance(now, ALARMS_PER_ROUND, &mut rung);
-        self.more = rung.len() >= ALARMS_PER_ROUND;
-        // In due order over both clocks that tasks are due by; attempts that are over make room first.
-        rung.sort_by_key(|(clock, at, _)| (*clock != AlarmClock::Mono, *at));
-        for (_, _, alarm) in rung {
-            match alarm {
-                Alarm::Due(id) => self.on_due(id, now),
-                Alarm::Overdue(id) => self.on_overdue(id, now),
-                Alarm::TotalTime(id) => self.on_total_time(id, now),
-                Alarm::Expire(id) => self.forget(id, now.mono),
-                Alarm::Tombstone(hash) => self.notes.end_tombstone(hash, now),
-                Alarm::Answer(hash) => self.notes.end_answer(hash, now),
-            }
-        }
-    }
-
-    fn on_due(&mut self, id: TaskId, now: Now) {
-        let Some(entry) = self.table.get(id) else {
-            return;
-        };
-        if entry.place != Place::Wheel {
-            return;
-        }
-        let held = self.book.get(&entry.task.topic).is_held();
-        match entry.task.spec.action {
-            Action::Pull => self.stand(id, Place::Ready, now),
-            _ if held => self.stand(id, Place::Held, now),
-            Action::None => self.dispatch(id, now),
-            // Whoever waits for room already goes first.
-            Action::Http(_) | Action::Handler { .. }
-                if self.has_room() && self.queued.is_empty() =>
-            {
-                self.dispatch(id, now);
-            }
-            Action::Http(_) | Action::Handler { .. } => self.stand(id, Place::Queued, now),
-        }
-    }
-
-    fn on_overdue(&mut self, id: TaskId, now: Now) {
-        let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
-            return;
-        };
-        if task
-            .live
-            .as_ref()
-            .is_none_or(|live| live.report_by > now.mono)
-        {
-            return;
-        }
-        // Still armed: the wall clock was stepped back. What never started can't be late with its answer.
-        if task.state == State::Dispatched {
-            return self.hand_back(id, "shard", now);
-        }
-        let token = task.token;
-        let _ = self.change(id, Event::Overdue { token }, "shard", now);
-    }
-
-    fn on_total_time(&mut self, id: TaskId, now: Now) {
-        let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
-            return;
-        };
-        if !task.state.is_in_flight() && self.book.get(&task.topic).is_frozen() {
-            // Its time stands still; it is looked at again when the topic goes on.
-            let topic = task.topic.clone();
-            self.table.topic_mut(&topic, now.mono).overtime.push(id);
-        } else {
-            let _ = self.change(id, Event::TotalTimeOver, "shard", now);
-        }
-    }
-
-    fn has_room(&self) -> bool {
-        self.in_flight.len() < self.options.running_max && !self.draining
-    }
-
-    /// Hands out what waited for a slot, in due order.
-    fn serve_queue(&mut self, now: Now) {
-        while self.has_room() {
-            let Some((_, id)) = self.queued.first().copied() else {
-                return;
-            };
-            if self.is_full() {
-                self.more = true;
-                return;
-            }
-            let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
-                return;
-            };
-            let held = self.book.get(&task.topic).is_held();
-            let ahead = task.next.remaining(now);
-            if held {
-                self.queued.pop_first();
-                self.stand(id, Place::Held, now);
-            } else if ahead > ARM_AHEAD {
-                // Its clock was stepped back: it is not due after all, and would only take up the slot.
-                self.queued.pop_first();
-                self.back_to_wheel(id, now);
-            } else {
-                self.dispatch(id, now);
-            }
-        }
-    }
-
-    fn dispatch(&mut self, id: TaskId, now: Now) {
-        let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
-            return;
-        };
-        let report_by = report_by(task, now.mono.after(task.next.remaining(now)));
-        let _ = self.change(id, Event::Due { report_by }, "shard", now);
-        if let Some(task) = self.table.get(id).map(|entry| &entry.task)
-            && task.state == State::Dispatched
-        {
-            self.effects.push(Effect::Arm(Armed {
-                fire_ms: task.next.fire_ms,
-                task: id,
-                token: task.token,
-            }));
-        }
-    }
-
-    /// Arms a committed attempt.
-    pub fn arm(&mut self, armed: Armed) {
-        match self.table.get(armed.task).map(|entry| entry.task.next.lane) {
-            Some(Lane::Wall) => self.armed_wall.insert(armed),
-            Some(Lane::Steady) => self.armed_steady.insert(armed),
-            None => false,
-        };
-    }
-
-    /// The armed attempts whose instant has come; they count as started from here on.
-    pub fn launch(&mut self, now: Now) -> Vec<Launch> {
-        if self.draining {
-            return Vec::new();
-        }
-        let mut due = Vec::new();
-        for (set, clock_ms) in [
-            (&mut self.armed_wall, now.wall.0),
-            (&mut self.armed_steady, now.steady.0),
-        ] {
-            while let Some(first) = set
-                .first()
-                .copied()
-                .filter(|armed| armed.fire_ms <= clock_ms)
-            {
-                set.pop_first();
-                due.push(first);
-            }
-        }
-        due.sort_unstable();
-        due.into_iter()
-            .filter_map(|armed| self.start(armed, now))
-            .collect()
-    }
-
-    fn start(&mut self, armed: Armed, now: Now) -> Option<Launch> {
-        let task = &self.table.get(armed.task)?.task;
-        if task.token != armed.token || task.state != State::Dispatched {
-            return None;
-        }
-        self.change(armed.task, Event::Started, "shard", now)?
-            .ok()?;
-        self.await_report(armed.task, now);
-        let task = &self.table.get(armed.task)?.task;
-        let attempt = task.spec.timeouts.attempt;
-        let total_left = task.total_until().map(|until| until.since(now.steady));
-        Some(Launch {
-            task: task.id,
-            topic: task.topic.clone(),
-            key: task.key.clone(),
-            generation: task.generation,
-            attempt: task.attempt,
-            token: task.token,
-            due_at: task.due.at,
-            time_left: total_left.map_or(attempt, |left| attempt.min(left)),
-            spec: Arc::clone(&task.spec),
-        })
-    }
-
-    /// The time for an answer counts from the start, which a slow commit may have put off.
-    fn await_report(&mut self, id: TaskId, now: Now) {
-        let alarms = self.table.change(id, now.mono, |entry| {
-            let before = alarms_of(&entry.task, entry.place);
-            let until = report_by(&entry.task, now.mono);
-            if let Some(live) = &mut entry.task.live {
-                live.report_by = until;
-            }
-            (before[0], alarms_of(&entry.task, entry.place)[0])
-        });
-        if let Some((Some(before), Some(after))) = alarms {
-            self.wheels.unset(before);
-            self.wheels.set(after);
-        }
-    }
-
-    /// Milliseconds until something is to be done; `None` when nothing is.
-    pub fn next_in_ms(&self, now: Now) -> Option<i64> {
-        if self.more {
-            return Some(0);
-        }
-        [
-            self.wheels.next_in_ms(now),
-            self.armed_wall
-                .first()
-                .map(|armed| armed.fire_ms - now.wall.0),
-            self.armed_steady
-                .first()
-                .map(|armed| armed.fire_ms - now.steady.0),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-    }
-
-    // ---------------------------------------------------------------- topics, shutdown
-
-    /// Takes the topics as they are now. What a held topic had armed is handed back; what a topic that goes on
-    /// had held back comes due.
-    pub fn set_book(&mut self, book: Arc<TopicBook>, now: Now) {
-        if book.edition() < self.book.edition() {
-            return;
-        }
-        self.book = book;
-        let armed: Vec<Armed> = self
-            .armed_wall
-            .iter()
-            .chain(&self.armed_steady)
-            .copied()
-            .collect();
-        for armed in armed {
-            let topic = self
-                .table
-                .get(armed.task)
-                .map(|entry| entry.task.topic.clone());
-            if topic.is_some_and(|topic| self.book.get(&topic).is_held()) {
-                self.hand_back(armed.task, "topic", now);
-            }
-        }
-        let mut released = Vec::new();
-        let mut ready = Vec::new();
-        let mut overtime = Vec::new();
-        for (name, line) in self.table.topics_mut() {
-            if !self.book.get(name).is_held() {
-                overtime.append(&mut line.overtime);
-                released.extend(std::mem::take(&mut line.held).into_iter().map(|(_, id)| id));
-                ready.push(Effect::Ready(name.clone(), line.ready.len()));
-            }
-        }
-        for id in released {
-            self.back_to_wheel(id, now);
-        }
-        for id in overtime {
-            let alarms = self
-                .table
-                .get(id)
-                .map(|entry| alarms_of(&entry.task, entry.place));
-            for alarm in alarms.into_iter().flatten().flatten() {
-                self.wheels.set(alarm);
-            }
-        }
-        self.effects.extend(
-            ready
-                .into_iter()
-                .filter(|effect| !matches!(effect, Effect::Ready(_, 0))),
-        );
-    }
-
-    /// Moves a waiting task by the time its topic was frozen, once per thaw.
-    pub fn thaw(&mut self, id: TaskId, thaw: Thaw, now: Now) {
-        let ended = self
-            .table
-            .get(id)
-            .is_none_or(|entry| entry.task.state.is_ended());
-        if !ended {
-            let event = Event::Thawed {
-                thaw: thaw.number,
-                held: thaw.held,
-            };
-            let _ = self.change(id, event, "topic", now);
-        }
-    }
-
-    fn hand_back(&mut self, id: TaskId, by: &str, now: Now) {
-        self.armed_wall.retain(|armed| armed.task != id);
-        self.armed_steady.retain(|armed| armed.task != id);
-        let was_started = self
-            .table
-            .get(id)
-            .is_some_and(|entry| entry.task.state == State::Running);
-        let _ = self.change(id, Event::HandedBack { was_started }, by, now);
-    }
-
-    /// Begins the shutdown: nothing starts any more, and what has not started is handed back. Answers how many
-    /// attempts still run.
-    pub fn drain(&mut self, now: Now) -> usize {
-        self.draining = true;
-        for armed in self
-            .armed_wall
-            .iter()
-            .chain(&self.armed_steady)
-            .copied()
-            .collect::<Vec<_>>()
-        {
-            self.hand_back(armed.task, "shutdown", now);
-        }
-        self.in_flight.len()
-    }
-
-    /// Ends the shutdown: what still runs is cut off and handed back.
-    pub fn give_up_running(&mut self, now: Now) {
-        for id in self.in_flight.iter().copied().collect::<Vec<_>>() {
-            self.hand_back(id, "shutdown", now);
-        }
-    }
-
-    /// Attempts that executors of ours run.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.len()
-    }
-
     // ---------------------------------------------------------------- answers
 
     /// A task as it is shown.
@@ -841,14 +504,6 @@ impl ShardCore {
             more: self.more,
         }
     }
-}
-
-/// When an attempt that starts at `start` counts as lost.
-fn report_by(task: &Task, start: MonoMs) -> MonoMs {
-    let timeouts = task.spec.timeouts;
-    [timeouts.attempt, timeouts.grace, REPORT_MARGIN]
-        .into_iter()
-        .fold(start, MonoMs::after)
 }
 
 // Armed no earlier than a dispatch can have been committed for.

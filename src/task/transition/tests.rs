@@ -15,8 +15,12 @@ mod times;
 mod verbs;
 
 use super::*;
-use crate::clock::{Clock, SteadyMs};
-use crate::task::retry::{Backoff, RetryPolicy};
+use crate::clock::{Clock, MonoMs, SteadyMs, WallMs};
+use crate::ids::{AttemptNumber, AttemptToken};
+use crate::task::history::ErrorNote;
+use crate::task::outcome::Failure;
+use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
+use crate::task::spec::RawJson;
 use crate::testing::fixtures::{START, TaskFixture, at, failed, failure, minutes, succeeded, task};
 
 /// One task and its clock. Whatever is refused, or said to change nothing, is checked to have changed nothing.

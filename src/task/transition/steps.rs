@@ -1,0 +1,289 @@
+//! What transitions are made of: taking and settling attempts, waiting again, ending, writing it into the log.
+
+use crate::clock::{DurationMs, MonoMs, Now, WallMs};
+use crate::ids::{AttemptNumber, AttemptToken};
+use crate::task::event::{Applied, Refusal};
+use crate::task::history::{AttemptRecord, Change, ErrorNote, note};
+use crate::task::model::{
+    DeadReason, Due, LastOutcome, LiveAttempt, Pause, PauseClock, State, Task, WaitingFor,
+};
+use crate::task::outcome::Outcome;
+use crate::task::retry::{DELAY_MAX, OnFailure};
+use crate::task::spec::{Delivery, RawJson};
+use crate::task::transition::{Context, HANDED_BACK_WAIT};
+
+/// The token must be that of the attempt that is out.
+pub(super) fn check_token(task: &Task, given: AttemptToken) -> Result<(), Refusal> {
+    if task.state.is_in_flight() && task.token == given {
+        Ok(())
+    } else {
+        let cancelled = task.state == State::Cancelled && task.token == given;
+        Err(Refusal::StaleToken { given, cancelled })
+    }
+}
+
+pub(super) fn stop_for(task: &Task, given: Option<AttemptToken>) -> Result<Applied, Refusal> {
+    if let Some(token) = given {
+        check_token(task, token)?;
+    }
+    Ok(if task.state.is_in_flight() {
+        Applied::ChangedAndStop(task.token)
+    } else {
+        Applied::Changed
+    })
+}
+
+pub(super) fn come_due(task: &mut Task, ctx: &Context<'_>) {
+    // Handed out a little ahead of its instant, it counts from the instant.
+    let due = ctx.now.steady.after(task.next.remaining(ctx.now));
+    task.first_due.get_or_insert(due);
+}
+
+pub(super) fn lateness(task: &Task, now: Now) -> i64 {
+    task.next.clock_ms(now).saturating_sub(task.next.fire_ms)
+}
+
+pub(super) fn take_attempt(
+    task: &mut Task,
+    state: State,
+    worker: Option<String>,
+    lease: Option<DurationMs>,
+    report_by: MonoMs,
+) {
+    task.attempts += 1;
+    task.attempt.0 += 1;
+    task.token.0 += 1;
+    task.waiting_for = None;
+    task.state = state;
+    task.live = Some(LiveAttempt {
+        started_at: None,
+        worker,
+        lease,
+        report_by,
+    });
+}
+
+/// Takes back an attempt that never started: nobody has seen its number, so the next start may have it. Its instant
+/// stays, and may still be ahead.
+pub(super) fn take_back_unstarted(task: &mut Task) {
+    task.live = None;
+    task.attempts = task.attempts.saturating_sub(1);
+    task.attempt = AttemptNumber(task.attempt.0.saturating_sub(1));
+    let retries = task.attempts > 0;
+    task.state = if retries {
+        State::Retrying
+    } else {
+        State::Pending
+    };
+    task.waiting_for = retries.then_some(WaitingFor::Retry);
+}
+
+pub(super) fn record_attempt(
+    task: &mut Task,
+    outcome: &Outcome,
+    started_at: Option<WallMs>,
+    ctx: &Context<'_>,
+) {
+    let live = task.live.take();
+    let error = ErrorNote::of(outcome);
+    task.last_outcome = Some(LastOutcome {
+        outcome: outcome.name(),
+        error: error.clone(),
+    });
+    task.attempts_log.push(AttemptRecord {
+        attempt: task.attempt,
+        token: task.token,
+        generation: task.generation,
+        started_at: started_at.or(live.as_ref().and_then(|live| live.started_at)),
+        ended_at: ctx.now.wall,
+        executor: task.spec.action.kind(),
+        worker: live.and_then(|live| live.worker),
+        outcome: outcome.name(),
+        error,
+    });
+}
+
+/// What an attempt's outcome makes of its task.
+pub(super) fn settle(
+    task: &mut Task,
+    outcome: Outcome,
+    started_at: Option<WallMs>,
+    ctx: &Context<'_>,
+) {
+    let before = task.state;
+    record_attempt(task, &outcome, started_at, ctx);
+    let unknown = leaves_the_work_in_doubt(&outcome);
+    let spent = match outcome {
+        Outcome::Succeeded {
+            result,
+            result_dropped,
+        } => {
+            task.result = result.map(RawJson);
+            task.result_dropped = result_dropped;
+            return end(task, State::Succeeded, "the attempt succeeded", ctx);
+        }
+        Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => {
+            task.attempts = task.attempts.saturating_sub(1);
+            wait_again(
+                task,
+                Due::after(HANDED_BACK_WAIT, ctx.now),
+                WaitingFor::Retry,
+                ctx,
+            );
+            return log(task, before, "handed back", ctx);
+        }
+        Outcome::LeaseExpired => DeadReason::LeaseExpired,
+        Outcome::Unknown => DeadReason::OutcomeUnknown,
+        Outcome::TimedOut | Outcome::Failed(_) => DeadReason::AttemptsUsedUp,
+    };
+    if task
+        .total_until()
+        .is_some_and(|until| ctx.now.steady >= until)
+    {
+        if let Some(last) = &mut task.last_outcome {
+            last.outcome = DeadReason::TotalTime.name();
+        }
+        return die(task, DeadReason::TotalTime, ctx);
+    }
+    if unknown && task.spec.delivery == Delivery::AtMostOnce {
+        if let Some(last) = &mut task.last_outcome {
+            last.outcome = DeadReason::OutcomeUnknown.name();
+        }
+        return die(task, DeadReason::OutcomeUnknown, ctx);
+    }
+    match task.spec.retry.on_outcome(&outcome) {
+        OnFailure::Dead => die(task, DeadReason::Refused, ctx),
+        OnFailure::Park => {
+            task.next = Due::after(DurationMs(0), ctx.now);
+            task.state = State::Paused;
+            task.pause = Some(Pause {
+                clock: PauseClock::Keep,
+                since: ctx.now.steady,
+            });
+            log(
+                task,
+                before,
+                "parked for a person after a failed attempt",
+                ctx,
+            );
+        }
+        OnFailure::Retry if !task.has_attempts_left() => die(task, spent, ctx),
+        OnFailure::Retry => {
+            let delay = match &outcome {
+                // What a crash cut off is due at once: its own waiting is behind it.
+                Outcome::Unknown => DurationMs(0),
+                Outcome::Failed(failure) => {
+                    let ladder = task.spec.retry.delay_after(task.attempts, ctx.random);
+                    ladder
+                        .max(failure.retry_after.unwrap_or_default())
+                        .min(DELAY_MAX)
+                }
+                _ => task.spec.retry.delay_after(task.attempts, ctx.random),
+            };
+            wait_again(task, Due::after(delay, ctx.now), WaitingFor::Retry, ctx);
+            log(
+                task,
+                before,
+                &format!("attempt {}: {}", task.attempt.0, outcome.name()),
+                ctx,
+            );
+        }
+    }
+}
+
+/// Whether the work may have been done although no success was heard of.
+pub(super) fn leaves_the_work_in_doubt(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::TimedOut | Outcome::LeaseExpired | Outcome::Unknown => true,
+        Outcome::Failed(failure) => failure.in_doubt,
+        Outcome::Succeeded { .. } | Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => {
+            false
+        }
+    }
+}
+
+pub(super) fn finish_from_outside(task: &mut Task, outcome: Outcome, ctx: &Context<'_>) {
+    if task.state.is_in_flight() {
+        record_attempt(task, &outcome, None, ctx);
+    } else {
+        task.last_outcome = Some(LastOutcome {
+            outcome: outcome.name(),
+            error: ErrorNote::of(&outcome),
+        });
+    }
+    if let Outcome::Succeeded { result, .. } = outcome {
+        task.result = result.map(RawJson);
+    }
+}
+
+pub(super) fn begin_generation(task: &mut Task, due: Due, ctx: &Context<'_>) {
+    task.generation += 1;
+    task.state = State::Pending;
+    task.due = due;
+    task.next = due;
+    task.waiting_since = ctx.now.steady;
+    task.first_due = None;
+    task.attempts = 0;
+    task.live = None;
+    task.pause = None;
+    task.waiting_for = None;
+    task.dead_reason = None;
+    task.ended_at = None;
+    task.expires = None;
+    task.result = None;
+    task.result_dropped = false;
+}
+
+pub(super) fn wait_again(task: &mut Task, next: Due, waiting_for: WaitingFor, ctx: &Context<'_>) {
+    task.live = None;
+    task.state = State::Retrying;
+    task.waiting_for = Some(waiting_for);
+    task.next = next;
+    task.waiting_since = ctx.now.steady;
+}
+
+pub(super) fn shift(task: &mut Task, length: DurationMs) {
+    task.due = task.due.later_by(length);
+    task.next = task.next.later_by(length);
+    task.first_due = task.first_due.map(|first| first.after(length));
+}
+
+pub(super) fn die(task: &mut Task, reason: DeadReason, ctx: &Context<'_>) {
+    task.dead_reason = Some(reason);
+    end(task, State::Dead, reason.name(), ctx);
+}
+
+pub(super) fn end(task: &mut Task, state: State, why: &str, ctx: &Context<'_>) {
+    let before = task.state;
+    let kept = match state {
+        State::Cancelled => ctx.retention.cancelled,
+        State::Dead => ctx.retention.dead,
+        _ => ctx.retention.succeeded,
+    };
+    task.state = state;
+    task.ended_at = Some(ctx.now.wall);
+    task.expires = Some(ctx.now.steady.after(kept));
+    task.live = None;
+    task.pause = None;
+    task.waiting_for = None;
+    log(task, before, why, ctx);
+}
+
+pub(super) fn log(task: &mut Task, from: State, why: &str, ctx: &Context<'_>) {
+    task.updated_at = ctx.now.wall;
+    task.changes.push(Change {
+        at: ctx.now.wall,
+        from: Some(from),
+        to: task.state,
+        by: ctx.by.to_owned(),
+        why: note(why),
+    });
+}
+
+pub(super) fn why(what: &str, reason: &str) -> String {
+    if reason.is_empty() {
+        what.to_owned()
+    } else {
+        format!("{what}: {reason}")
+    }
+}
