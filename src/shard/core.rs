@@ -11,7 +11,7 @@
 //! crash between the two follows again from the state: recovery ([`ShardCore::adopt`]) uses the same function.
 //!
 //! Invariants: a live task stands in exactly one [`Place`]; nothing starts that is not committed as dispatched;
-//! `in_flight` names the tasks whose attempts executors of ours run.
+//! a slot is taken by each task whose attempt an executor of ours runs, and by no other.
 
 mod dispatch;
 mod hold;
@@ -24,6 +24,7 @@ use crate::ids::{AttemptNumber, AttemptToken, ShardId, TaskId};
 use crate::shard::notes::Notes;
 use crate::shard::place::{ARM_AHEAD, Place, Setting, Wheels, alarms_of};
 use crate::shard::query::{PageAsk, PagePart, TaskView, page};
+use crate::shard::slots::Slots;
 use crate::shard::table::TaskTable;
 use crate::store::{Batch, Note};
 use crate::task::event::{Applied, Event, Refusal};
@@ -126,8 +127,7 @@ pub struct ShardCore {
     wheels: Wheels,
     armed_wall: BTreeSet<Armed>,
     armed_steady: BTreeSet<Armed>,
-    queued: BTreeSet<(i64, TaskId)>,
-    in_flight: BTreeSet<TaskId>,
+    slots: Slots,
     dirty: BTreeSet<TaskId>,
     dirty_bytes: usize,
     effects: Vec<Effect>,
@@ -139,6 +139,7 @@ pub struct ShardCore {
 impl ShardCore {
     /// An empty shard.
     pub fn new(id: ShardId, options: CoreOptions, book: Arc<TopicBook>, now: Now) -> Self {
+        let slots = Slots::new(options.running_max);
         Self {
             id,
             options,
@@ -148,8 +149,7 @@ impl ShardCore {
             wheels: Wheels::new(now),
             armed_wall: BTreeSet::new(),
             armed_steady: BTreeSet::new(),
-            queued: BTreeSet::new(),
-            in_flight: BTreeSet::new(),
+            slots,
             dirty: BTreeSet::new(),
             dirty_bytes: 0,
             effects: Vec::new(),
@@ -184,7 +184,7 @@ impl ShardCore {
             _ => Place::Wheel,
         };
         if in_flight && task.spec.action.is_dispatched() {
-            self.in_flight.insert(id);
+            self.slots.take(&task.topic, id);
         }
         for alarm in alarms_of(&task, place).into_iter().flatten() {
             self.wheels.set(alarm);
@@ -304,10 +304,10 @@ impl ShardCore {
             self.leave(id, &topic, fire_ms, place, now.mono);
         }
         if dispatched && state.is_in_flight() && !new_state.is_in_flight() {
-            self.in_flight.remove(&id);
+            self.slots.give_back(&topic, id);
         }
         if dispatched && !state.is_in_flight() && new_state.is_in_flight() {
-            self.in_flight.insert(id);
+            self.slots.take(&topic, id);
         }
         let line = self.table.topic_mut(&topic, now.mono);
         if !state.is_ended() && new_state.is_ended() {
@@ -333,7 +333,7 @@ impl ShardCore {
                 self.table.topic_mut(topic, now).held.remove(&(fire_ms, id));
             }
             Place::Queued => {
-                self.queued.remove(&(fire_ms, id));
+                self.slots.leave(topic, fire_ms, id);
             }
             Place::Wheel | Place::InFlight | Place::AtRest => {}
         }
@@ -366,7 +366,7 @@ impl ShardCore {
                     .insert((fire_ms, id));
             }
             Place::Queued => {
-                self.queued.insert((fire_ms, id));
+                self.slots.wait(&topic, fire_ms, id);
             }
             Place::Wheel | Place::InFlight | Place::AtRest => {}
         }

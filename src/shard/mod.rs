@@ -23,5 +23,6 @@ pub mod notes;
 pub mod place;
 pub mod query;
 pub mod router;
+pub mod slots;
 pub mod table;
 pub mod wakes;

@@ -60,9 +60,9 @@ impl ShardCore {
             Action::Pull => self.stand(id, Place::Ready, now),
             _ if held => self.stand(id, Place::Held, now),
             Action::None => self.dispatch(id, now),
-            // Whoever waits for room already goes first.
+            // Whoever waits for a slot already goes first.
             Action::Http(_) | Action::Handler { .. }
-                if self.has_room() && self.queued.is_empty() =>
+                if self.slots.nobody_waits() && self.has_room_for(id) =>
             {
                 self.dispatch(id, now);
             }
@@ -102,16 +102,16 @@ impl ShardCore {
         }
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.in_flight.len() < self.options.running_max && !self.draining
+    fn has_room_for(&self, id: TaskId) -> bool {
+        let entry = self.table.get(id);
+        !self.draining && entry.is_some_and(|entry| self.slots.has_room_for(&entry.task.topic))
     }
 
     /// Hands out what waited for a slot, in due order.
     fn serve_queue(&mut self, now: Now) {
-        while self.has_room() {
-            let Some((_, id)) = self.queued.first().copied() else {
-                return;
-            };
+        while !self.draining
+            && let Some((topic, fire_ms, id)) = self.slots.next()
+        {
             if self.is_full() {
                 self.more = true;
                 return;
@@ -122,11 +122,11 @@ impl ShardCore {
             let held = self.book.get(&task.topic).is_held();
             let ahead = task.next.remaining(now);
             if held {
-                self.queued.pop_first();
+                self.slots.leave(&topic, fire_ms, id);
                 self.stand(id, Place::Held, now);
             } else if ahead > ARM_AHEAD {
                 // Its clock was stepped back: it is not due after all, and would only take up the slot.
-                self.queued.pop_first();
+                self.slots.leave(&topic, fire_ms, id);
                 self.back_to_wheel(id, now);
             } else {
                 self.dispatch(id, now);

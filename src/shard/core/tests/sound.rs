@@ -65,7 +65,8 @@ fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
             .insert((task.next.fire_ms, *id));
     }
     let mut take = |line| waiting.remove(&line).unwrap_or_default();
-    assert_eq!(core.queued, take((None, "queued")));
+    let queued: BTreeSet<(i64, TaskId)> = core.slots.waiting().collect();
+    assert_eq!(queued, take((None, "queued")));
     for (name, line) in core.table.topics_mut() {
         assert_eq!(line.ready, take((Some(name.clone()), "ready")), "{name}");
         assert_eq!(line.held, take((Some(name.clone()), "held")), "{name}");
@@ -123,11 +124,14 @@ fn assert_in_flight(
     let out: Vec<&Task> = tasks
         .filter(|task| task.state.is_in_flight() && task.spec.action.is_dispatched())
         .collect();
-    assert_eq!(core.in_flight, out.iter().map(|task| task.id).collect());
+    assert_eq!(
+        *core.slots.taken(),
+        out.iter().map(|task| task.id).collect()
+    );
     assert!(
-        core.in_flight.len() <= running_max,
+        core.slots.taken().len() <= running_max,
         "{} attempts at a time",
-        core.in_flight.len()
+        core.slots.taken().len()
     );
     let started = out.iter().filter(|task| task.state == State::Running);
     assert_eq!(
