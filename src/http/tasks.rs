@@ -107,17 +107,38 @@ pub async fn create(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpR
     .await
 }
 
+/// Looks at one task and shows of it what was asked for.
+async fn show(
+    req: HttpRequest,
+    api: Data<Api>,
+    target: Result<Target, Problem>,
+    shape: impl FnOnce(&TaskView) -> Answer,
+) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        Ok(shape(&api.find(target?).await?))
+    })
+    .await
+}
+
+fn whole(view: &TaskView) -> Answer {
+    Answer::json(200, &TaskOut::from(view))
+}
+
+fn its_attempts(view: &TaskView) -> Answer {
+    Answer::json(200, &AttemptsOut::from(&view.task))
+}
+
+fn its_log(view: &TaskView) -> Answer {
+    Answer::json(200, &LogOut::from(&view.task))
+}
+
 /// The whole task.
 #[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", operation_id = "get_task", params(("id" = String, Path, description = "the task's id")), responses(
     (status = 200, description = "the task", body = TaskOut),
     (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn get(req: HttpRequest, api: Data<Api>, id: Path<String>) -> HttpResponse {
-    respond(async {
-        query(&req, &[])?;
-        let view = api.find(target_of_id(&id)?).await?;
-        Ok(Answer::json(200, &TaskOut::from(&view)))
-    })
-    .await
+    show(req, api, target_of_id(&id), whole).await
 }
 
 /// The live task of a key, else the one that ended last.
@@ -130,13 +151,7 @@ pub async fn get_by_key(
     api: Data<Api>,
     names: Path<(String, String)>,
 ) -> HttpResponse {
-    respond(async {
-        query(&req, &[])?;
-        let (topic, key) = names.into_inner();
-        let view = api.find(target_of_key(&topic, &key)?).await?;
-        Ok(Answer::json(200, &TaskOut::from(&view)))
-    })
-    .await
+    show(req, api, target_of_key(&names.0, &names.1), whole).await
 }
 
 /// The latest attempts of a task, and how many there were.
@@ -144,12 +159,7 @@ pub async fn get_by_key(
     (status = 200, description = "its attempts, oldest first", body = AttemptsOut),
     (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn attempts(req: HttpRequest, api: Data<Api>, id: Path<String>) -> HttpResponse {
-    respond(async {
-        query(&req, &[])?;
-        let view = api.find(target_of_id(&id)?).await?;
-        Ok(Answer::json(200, &AttemptsOut::from(&view.task)))
-    })
-    .await
+    show(req, api, target_of_id(&id), its_attempts).await
 }
 
 /// The same, of the live task of a key, else of the one that ended last.
@@ -162,12 +172,7 @@ pub async fn attempts_by_key(
     api: Data<Api>,
     names: Path<(String, String)>,
 ) -> HttpResponse {
-    respond(async {
-        query(&req, &[])?;
-        let view = api.find(target_of_key(&names.0, &names.1)?).await?;
-        Ok(Answer::json(200, &AttemptsOut::from(&view.task)))
-    })
-    .await
+    show(req, api, target_of_key(&names.0, &names.1), its_attempts).await
 }
 
 /// The latest changes of the live task of a key, else of the one that ended last.
@@ -180,12 +185,7 @@ pub async fn log_by_key(
     api: Data<Api>,
     names: Path<(String, String)>,
 ) -> HttpResponse {
-    respond(async {
-        query(&req, &[])?;
-        let view = api.find(target_of_key(&names.0, &names.1)?).await?;
-        Ok(Answer::json(200, &LogOut::from(&view.task)))
-    })
-    .await
+    show(req, api, target_of_key(&names.0, &names.1), its_log).await
 }
 
 /// The latest changes of a task: when, from, to, by whom, why.
@@ -193,12 +193,7 @@ pub async fn log_by_key(
     (status = 200, description = "its changes, oldest first", body = LogOut),
     (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn log(req: HttpRequest, api: Data<Api>, id: Path<String>) -> HttpResponse {
-    respond(async {
-        query(&req, &[])?;
-        let view = api.find(target_of_id(&id)?).await?;
-        Ok(Answer::json(200, &LogOut::from(&view.task)))
-    })
-    .await
+    show(req, api, target_of_id(&id), its_log).await
 }
 
 /// Tasks that a filter admits, a page at a time.
