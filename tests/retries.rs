@@ -277,6 +277,31 @@ fn case_17_the_preview_of_ten_thousand_attempts_never_overflows() {
 }
 
 #[test]
+fn case_18_a_push_that_times_out_is_an_attempt_and_only_the_last_one_is_the_end() {
+    let (api, receiver) = (service(), Receiver::start());
+    let url = receiver.on("/case18", &[Answer::Silence]);
+    let task = api.made(&json!({
+        "topic": "case18.push", "action": push(&url), "retry": fixed(400, 3),
+        "timeouts": {"attempt": "PT0.2S", "grace": "PT0S"},
+    }));
+    for timed_out in 1..=2 {
+        let waiting = until("it waits for its next attempt", support::SOON, || {
+            let task = api.task(&task["id"]);
+            assert_ne!(task["state"], "dead", "{task}");
+            (task["state"] == "retrying" && task["attempts"] == timed_out).then_some(task)
+        });
+        assert_eq!(waiting["waiting_for"], "retry");
+        assert_eq!(waiting["last_outcome"]["outcome"], "timeout");
+    }
+    let dead = api.wait_state(&task["id"], "dead");
+    assert_eq!(
+        (&dead["attempts"], &dead["dead_reason"]),
+        (&json!(3), &json!("attempts_used_up"))
+    );
+    assert_eq!(receiver.hits("/case18").len(), 3);
+}
+
+#[test]
 fn case_18_a_lost_lease_is_an_attempt_and_only_the_last_one_is_the_end() {
     let api = service();
     let task = api.made(&json!({"topic": "case18", "retry": fixed(0, 3), "payload": 1}));
