@@ -6,7 +6,7 @@ use std::sync::Arc;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use duetime::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
 use duetime::ids::{Slot, TaskId};
-use duetime::store::codec::{Batch, decode_task};
+use duetime::store::codec::{Batch, Change, decode_task};
 use duetime::task::spec::{HttpAction, RawJson, TaskKey, TopicName};
 use duetime::task::{Action, Due, Task, TaskSpec};
 
@@ -45,12 +45,9 @@ fn codec(c: &mut Criterion) {
     let task = typical_task();
     let mut batch = Batch::new(SteadyMs(0));
     batch.put_task(&task);
-    let value = batch
-        .changes()
-        .next()
-        .and_then(|(_, value)| value)
-        .expect("the task was put")
-        .to_vec();
+    let Some((_, Change::Put(value))) = batch.changes().next() else {
+        panic!("the task was put");
+    };
 
     let mut group = c.benchmark_group("codec");
     group.throughput(Throughput::Bytes(value.len() as u64));

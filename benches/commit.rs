@@ -1,8 +1,8 @@
 //! How fast a shard commits, beside the rate of the bare disk in the same run: the same bytes, one append and one
 //! `sync_data` each.
 //!
-//! `store` is the local store until its memtable is full; `sustained` also folds everything into sled, over at
-//! least three checkpoints. Rates are tasks per second.
+//! `store` is the local store without folding; `sustained` also folds everything into chunks, over at least three
+//! folds. Rates are tasks per second.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use duetime::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
 use duetime::ids::{ShardId, Slot, TaskId};
-use duetime::store::codec::Batch;
-use duetime::store::local::{LocalHome, LocalOptions};
-use duetime::store::{ShardStore, Tended};
+use duetime::store::chunk::{Entry, Fold, Marks, Memtable, Recent};
+use duetime::store::codec::{Batch, Change};
+use duetime::store::local::{LocalHome, LocalOptions, LocalStore};
+use duetime::store::{Begun, ShardStore, Tended};
 use duetime::task::spec::{HttpAction, RawJson, TaskKey, TopicName};
 use duetime::task::{Action, Due, Task, TaskSpec};
 
@@ -49,6 +50,10 @@ impl Batches {
     }
 
     fn batch(&mut self) -> Batch {
+        self.batch_of(|_| {})
+    }
+
+    fn batch_of(&mut self, mut see: impl FnMut(&Task)) -> Batch {
         let mut batch = Batch::new(SteadyMs(0));
         for n in self.next..self.next + self.tasks {
             let wall = WallMs(1_796_000_000_000 + (n / 100) as i64);
@@ -64,7 +69,7 @@ impl Batches {
             );
             let key = TaskKey::parse(&format!("order-{n:08}")).ok();
             let due = Due::after(DurationMs::secs(1800), now);
-            batch.put_task(&Task::new(
+            let task = Task::new(
                 id,
                 self.topic.clone(),
                 key,
@@ -72,28 +77,36 @@ impl Batches {
                 due,
                 now,
                 "api",
-            ));
+            );
+            batch.put_task(&task);
+            see(&task);
         }
         self.next += self.tasks;
         batch
     }
 }
 
+fn begin(home: &LocalHome) -> (LocalStore, Begun) {
+    let mut store = home.store(ShardId(0));
+    let begun = store.begin().expect("a new store begins");
+    store
+        .recover(&mut |_| {})
+        .expect("there is nothing to read");
+    (store, begun)
+}
+
 fn commit_all(iterations: u64, tasks: u64) -> Duration {
     let data = tempfile::tempdir().expect("a directory");
-    let options = LocalOptions {
-        checkpoint_bytes: usize::MAX,
-        ..LocalOptions::default()
-    };
-    let home = LocalHome::new(data.path(), options);
-    let mut store = home.store(ShardId(0));
-    let epoch = store.begin().expect("a new store begins").epoch;
+    let home = LocalHome::new(data.path(), LocalOptions::default());
+    let (mut store, begun) = begin(&home);
     let mut batches = Batches::of(tasks);
     let mut spent = Duration::ZERO;
     for _ in 0..iterations {
         let batch = batches.batch();
         let start = Instant::now();
-        store.commit(epoch, batch).expect("the disk takes it");
+        store
+            .commit(begun.epoch, &batch)
+            .expect("the disk takes it");
         spent += start.elapsed();
     }
     spent
@@ -115,28 +128,50 @@ fn append_all(iterations: u64, tasks: u64) -> Duration {
 }
 
 const SUSTAINED_TASKS: u64 = 100_000;
+const TABLE_TASKS: usize = 25_000;
 
 fn commit_and_fold(iterations: u64) -> Duration {
     let mut spent = Duration::ZERO;
     for _ in 0..iterations {
         let data = tempfile::tempdir().expect("a directory");
-        let options = LocalOptions {
-            checkpoint_bytes: 6 * 1024 * 1024,
-            ..LocalOptions::default()
-        };
-        let home = LocalHome::new(data.path(), options);
-        let mut store = home.store(ShardId(0));
-        let epoch = store.begin().expect("a new store begins").epoch;
+        let home = LocalHome::new(data.path(), LocalOptions::default());
+        let (mut store, begun) = begin(&home);
         let mut batches = Batches::of(1000);
+        let mut table = Memtable::default();
+        let mut is_folding = false;
+        let mut tend = |store: &mut LocalStore, table: &mut Memtable, bytes_min, tasks_max| {
+            if !is_folding && table.tasks.len() > tasks_max {
+                let fold = Fold {
+                    table: Arc::new(std::mem::take(table)),
+                    marks: Marks::Changed(Vec::new()),
+                    drop: Vec::new(),
+                };
+                store.fold(begun.epoch, fold).expect("one fold at a time");
+                is_folding = true;
+            }
+            let tended = store
+                .tend(begun.epoch, bytes_min)
+                .expect("the disk takes it");
+            is_folding = matches!(tended, Tended::More);
+            is_folding
+        };
         for _ in 0..SUSTAINED_TASKS / 1000 {
-            let batch = batches.batch();
+            let mut entries = Vec::new();
+            let mut batch = batches.batch_of(|task| entries.push(Entry::of(task, begun.seed)));
             let start = Instant::now();
-            store.commit(epoch, batch).expect("the disk takes it");
-            store.tend(epoch).expect("the disk takes it");
+            store
+                .commit(begun.epoch, &batch)
+                .expect("the disk takes it");
+            for (entry, (_, change)) in entries.into_iter().zip(batch.changes()) {
+                if let Change::Put(value) = change {
+                    table.tasks.insert(entry.id, Recent { entry, value });
+                }
+            }
+            tend(&mut store, &mut table, 2 * batch.bytes(), TABLE_TASKS);
             spent += start.elapsed();
         }
         let start = Instant::now();
-        while store.tend(epoch).expect("the disk takes it") == Tended::More {}
+        while tend(&mut store, &mut table, 0, 0) || !table.tasks.is_empty() {}
         spent += start.elapsed();
     }
     spent

@@ -34,6 +34,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::clock::DurationMs;
+use crate::engine::disk::RESERVE_BYTES;
 use crate::ids::SLOTS;
 use crate::task::duration;
 
@@ -137,6 +138,9 @@ sections! {
             within ByteSize(MIB / 16)..=ByteSize(4 * GIB), "from 64KiB to 4GiB";
         /// sled's page cache.
         cache: ByteSize = ByteSize(64 * MIB), within ByteSize(MIB)..=ByteSize(1024 * GIB), "from 1MiB to 1024GiB";
+        /// Free disk space that is kept for what is there to end: with less, creates are refused.
+        reserve: ByteSize = ByteSize(RESERVE_BYTES),
+            within ByteSize(MIB)..=ByteSize(1024 * GIB), "from 1MiB to 1024GiB";
     }
 
     /// `[shards]`: how tasks are spread.
@@ -613,7 +617,7 @@ impl Setting for Vec<String> {
     }
 }
 
-/// A number of bytes. Written `64MiB`, `512KiB`, `1GiB`, or as plain bytes.
+/// A number of bytes. Written `64MiB`, `512KiB`, `1GiB`, with a blank before the unit or none, or as plain bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ByteSize(pub u64);
 
@@ -621,11 +625,14 @@ impl Setting for ByteSize {
     const SHAPE: &'static str = "a size such as 64MiB, 512KiB, 1GiB or a number of bytes";
 
     fn from_text(text: &str) -> Result<Self, String> {
-        let units = [("KiB", 1 << 10), ("MiB", MIB), ("GiB", GIB), ("", 1)];
-        let sized = units
-            .into_iter()
-            .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
-        let bytes = sized.and_then(|(count, bytes)| count.parse::<u64>().ok()?.checked_mul(bytes));
+        let units = [("KiB", 1 << 10), ("MiB", MIB), ("GiB", GIB)];
+        let sized = units.into_iter().find_map(|(unit, bytes)| {
+            let count = text.strip_suffix(unit)?;
+            Some((count.strip_suffix(' ').unwrap_or(count), bytes))
+        });
+        let bytes = sized
+            .or(Some((text, 1)))
+            .and_then(|(count, bytes)| count.parse::<u64>().ok()?.checked_mul(bytes));
         bytes.map_or_else(
             || Self::not(format_args!("`{text}`")),
             |bytes| Ok(Self(bytes)),
@@ -1111,6 +1118,7 @@ mod tests {
             ("512KiB", 512 << 10),
             ("64MiB", 64 * MIB),
             ("1GiB", GIB),
+            ("64 MiB", 64 * MIB),
             ("4096", 4096),
         ] {
             assert_eq!(ByteSize::from_text(text), Ok(ByteSize(bytes)));
@@ -1120,7 +1128,8 @@ mod tests {
             "MiB",
             "1.5MiB",
             "-1",
-            "64 MiB",
+            "64  MiB",
+            "64 ",
             "64mib",
             "99999999999GiB",
             "99999999999999999999",

@@ -26,6 +26,8 @@ pub const URL_BYTES_MAX: usize = 2048;
 pub const JSON_DEPTH_MAX: usize = 64;
 /// Most items or operations of one batch.
 pub const BATCH_ITEMS_MAX: usize = 10_000;
+/// How long before its instant a push or handler is written as dispatched, so that the sync makes nothing late.
+pub const ARM_AHEAD: crate::clock::DurationMs = crate::clock::DurationMs(20);
 /// Largest body of a batch, in bytes.
 pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Largest body of any other request, in bytes: a payload, facts, a result and room for the rest.

@@ -47,14 +47,14 @@ fn limits(attempt_ms: u64, grace_ms: u64) -> PartialTimeouts {
 
 async fn made(engine: &Duetime, new: NewTask) -> Task {
     match engine.create(new, "test").await {
-        Ok(Created::New(view)) => view.task,
+        Ok(Created::New(view)) => Task::clone(&view.task),
         other => panic!("{other:?}"),
     }
 }
 
 async fn look(engine: &Duetime, id: TaskId) -> Task {
     let view = engine.get(Target::Id(id)).await.expect("an answer");
-    view.expect("the task is there").task
+    Task::clone(&view.expect("the task is there").task)
 }
 
 /// Waits until the task is in this state, and gives it.
@@ -216,7 +216,7 @@ async fn a_cancel_reaches_the_handler_that_runs() {
         .cancel(Target::Id(id), "paid")
         .await
         .expect("it can be cancelled");
-    assert!(done.stopping && done.view.task.state == State::Cancelled);
+    assert!(done.stopping && done.view.slim().state == State::Cancelled);
     assert_eq!(heard(&mut hear).await, "told");
     engine.shutdown().await;
     assert!(hear.try_recv().is_err(), "no second attempt");

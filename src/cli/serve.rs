@@ -95,6 +95,7 @@ fn builder(config: &Config) -> crate::engine::Builder {
         .max_delay(config.limits.max_delay)
         .grace(config.shutdown.grace)
         .egress(egress)
+        .reserve(config.store.reserve.0)
         .store(LocalOptions {
             checkpoint_bytes: usize::try_from(config.store.checkpoint_bytes.0)
                 .unwrap_or(usize::MAX),

@@ -96,7 +96,7 @@ impl Duetime {
         let audited: Vec<(&str, &TaskView)> = audited
             .into_iter()
             .filter_map(|(place, verb)| match &answers[place] {
-                Some(Ok(OpDone::Verb(Ok(done)))) => Some((verb, &done.view)),
+                Some(Ok(OpDone::Verb(Ok(done)))) => Some((verb, done.view.whole()?)),
                 _ => None,
             })
             .collect();

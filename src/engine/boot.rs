@@ -6,9 +6,11 @@ use std::sync::Arc;
 use actix::{Actor, Addr};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, DurationMs};
 use crate::engine::data_dir::DataDir;
+use crate::engine::disk::Disk;
 use crate::engine::error::StartError;
 use crate::engine::handle::{Duetime, KEEPING_MAX, Parts};
 use crate::engine::known_topics::KnownTopics;
@@ -41,6 +43,9 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         count => count,
     };
     let dir = DataDir::open(&path, wanted)?;
+    let stopping = CancellationToken::new();
+    let disk = Disk::watch(dir.path(), options.reserve_bytes, stopping.clone())
+        .map_err(StartError::Threads)?;
     let clock = options.clock;
     let files = RegistryFiles::open(dir.path())?;
     let book: SharedBook = Arc::new(RwLock::new(Arc::new(files.book()?)));
@@ -68,7 +73,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     let registry = Arc::new(RwLock::new(None));
 
     let mut children = vec![
-        registry_child(files, &book, &clock, &registry, &router),
+        registry_child(files, &book, &clock, &registry, &router, &disk),
         push_child(push, &outlets.executors),
     ];
     let home = Arc::new(LocalHome::new(dir.path(), options.store));
@@ -81,6 +86,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         let parts = ShardParts {
             shard,
             home: Arc::clone(&home),
+            disk: Arc::clone(&disk),
             core: core_options.clone(),
             book: Arc::clone(&book),
             clock: clock.clone(),
@@ -88,6 +94,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
             outlets: outlets.clone(),
         };
         ChildSpec::new(shard_child(shard), move |child| parts.start(child))
+            .excused_while(short_of_space(&disk))
     }));
     children.push(scheduler_child(&clock, &outlets.wakes, &router));
 
@@ -117,7 +124,8 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         io: Mutex::new(Some(io)),
         files_open,
         dir: Mutex::new(Some(dir)),
-        stopping: tokio_util::sync::CancellationToken::new(),
+        disk,
+        stopping,
     });
     engine.settle_in()?;
     Ok(engine)
@@ -128,10 +136,17 @@ pub(super) fn shard_child(shard: ShardId) -> String {
     format!("shard-{:02}", shard.0)
 }
 
+/// What excuses the deaths of a part that writes.
+fn short_of_space(disk: &Arc<Disk>) -> impl Fn() -> bool + Send + 'static {
+    let disk = Arc::clone(disk);
+    move || disk.is_in_reserve()
+}
+
 /// What a shard is started with, each time anew.
 struct ShardParts {
     shard: ShardId,
     home: Arc<LocalHome>,
+    disk: Arc<Disk>,
     core: CoreOptions,
     book: SharedBook,
     clock: Clock,
@@ -141,6 +156,7 @@ struct ShardParts {
 
 impl ShardParts {
     fn start(&self, child: ChildContext) -> Result<(), StartFault> {
+        self.disk.room_to_start().map_err(StartFault::new)?;
         let shard = self.shard;
         let store = Box::new(self.home.store(shard));
         let core = |now| ShardCore::new(shard, self.core.clone(), self.book.read().clone(), now);
@@ -166,10 +182,12 @@ fn registry_child(
     clock: &Clock,
     slot: &Arc<RwLock<Option<Addr<RegistryActor>>>>,
     router: &Arc<ShardRouter>,
+    disk: &Arc<Disk>,
 ) -> ChildSpec {
     let (book, clock, slot) = (Arc::clone(book), clock.clone(), Arc::clone(slot));
-    let router = Arc::clone(router);
+    let (router, room) = (Arc::clone(router), Arc::clone(disk));
     ChildSpec::new("registry", move |child| {
+        room.room_to_start().map_err(StartFault::new)?;
         files.recover(&book).map_err(StartFault::new)?;
         // A change that was in doubt may count after all.
         for shard in router.shards() {
@@ -188,6 +206,7 @@ fn registry_child(
         *slot.write() = Some(actor);
         Ok(())
     })
+    .excused_while(short_of_space(disk))
 }
 
 fn push_child(push: HttpPush, executors: &Arc<Executors>) -> ChildSpec {

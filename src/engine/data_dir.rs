@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The version of what is stored; a start refuses another.
-const FORMAT: &str = "duetime-format 1";
+const FORMAT: &str = "duetime-format 2";
 
 /// Why a data directory can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ pub enum DataDirError {
         holder: String,
     },
     /// It was written by another version.
-    #[error("{path} says {found:?}, this version reads {FORMAT:?}")]
+    #[error("{path} says {found:?}, this version reads {FORMAT:?}: run the build that wrote it, or give this one a new directory with --data")]
     Format {
         /// The file.
         path: PathBuf,

@@ -1,6 +1,7 @@
 //! Why the engine did not do what was asked.
 
 use crate::engine::data_dir::DataDirError;
+use crate::engine::disk::StorageFull;
 use crate::engine::registry::RegistryError;
 use crate::executor::ExecutorError;
 use crate::ids::TaskId;
@@ -27,6 +28,9 @@ pub enum EngineError {
     /// The service is stopping.
     #[error("the service is stopping; nothing new is taken in")]
     ShuttingDown,
+    /// The disk has no space for new tasks.
+    #[error(transparent)]
+    StorageFull(#[from] StorageFull),
     /// No more topics can be had.
     #[error("there are {} topics already, which is the most", limits::TOPICS_MAX)]
     TooManyTopics,

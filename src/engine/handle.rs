@@ -17,6 +17,7 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use crate::clock::{Clock, DurationMs, Now, WallMs};
 use crate::engine::data_dir::DataDir;
+use crate::engine::disk::Disk;
 use crate::engine::error::{EngineError, StartError};
 use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
@@ -28,7 +29,7 @@ use crate::limits;
 use crate::shard::create::{Created, Creation};
 use crate::shard::messages::{
     ApplyOnce, ApplyVerb, AskResent, CancelAhead, CreateTask, GetTask, KeepAnswer, ListTasks,
-    Target, VerbDone,
+    Target, VerbDone, Wants,
 };
 use crate::shard::notes::Resent;
 use crate::shard::query::{PageAsk, Position, TaskView, merge};
@@ -77,6 +78,7 @@ pub(super) struct Parts {
     /// Dead once no shard's files are open any more.
     pub files_open: Weak<()>,
     pub dir: Mutex<Option<DataDir>>,
+    pub disk: Arc<Disk>,
     pub stopping: CancellationToken,
 }
 
@@ -228,6 +230,7 @@ impl Duetime {
         place: usize,
     ) -> Result<Creation, EngineError> {
         self.accepting()?;
+        self.parts.disk.admit(&new)?;
         let book = self.book();
         let topic = book.get(&new.topic);
         self.parts.known_topics.admit(&new.topic, &book)?;
@@ -262,7 +265,7 @@ impl Duetime {
     /// See [`EngineError`].
     pub async fn get(&self, target: Target) -> Result<Option<TaskView>, EngineError> {
         let shard = self.shard_of(&target);
-        Ok(self.parts.router.ask(shard, GetTask(target)).await?)
+        Ok(self.parts.router.ask(shard, GetTask(target)).await??)
     }
 
     /// Lets a verb happen to a task: cancel, pause, resume, reschedule, run now, complete, fail, replay, resolve,
@@ -276,7 +279,7 @@ impl Duetime {
         event: Event,
         by: &str,
     ) -> Result<VerbDone, EngineError> {
-        self.verb_from(target, event, None, by).await
+        self.verb_from(target, event, None, by, Wants::Whole).await
     }
 
     /// The same, for a request that may be re-sent: it happens once.
@@ -289,6 +292,7 @@ impl Duetime {
         event: Event,
         origin: Option<Origin>,
         by: &str,
+        wants: Wants,
     ) -> Result<VerbDone, EngineError> {
         let shard = self.shard_of(&target);
         let audited = super::batch::is_audited(&event).then(|| event.verb());
@@ -296,6 +300,7 @@ impl Duetime {
             target,
             event,
             by: by.to_owned(),
+            wants,
         };
         let router = &self.parts.router;
         let done = match origin.map(|origin| origin.request(0)) {
@@ -303,7 +308,8 @@ impl Duetime {
             None => router.ask(shard, verb).await??,
         };
         if let Some(verb) = audited {
-            self.audit_verbs(by, &[(verb, &done.view)]).await;
+            let views = done.view.whole().map(|view| (verb, view));
+            self.audit_verbs(by, views.as_slice()).await;
         }
         Ok(done)
     }
@@ -330,6 +336,7 @@ impl Duetime {
         reason: &str,
         tombstone_for: DurationMs,
         by: &str,
+        wants: Wants,
     ) -> Result<Option<VerbDone>, EngineError> {
         let shard = self
             .parts
@@ -341,6 +348,7 @@ impl Duetime {
             reason: reason.to_owned(),
             tombstone_for,
             by: by.to_owned(),
+            wants,
         };
         Ok(self.parts.router.ask(shard, cancel).await??)
     }

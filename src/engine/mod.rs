@@ -6,6 +6,7 @@
 mod batch;
 mod boot;
 pub mod data_dir;
+pub mod disk;
 pub mod error;
 pub mod handle;
 mod known_topics;

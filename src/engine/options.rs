@@ -6,6 +6,7 @@ use std::future::Future;
 use std::path::PathBuf;
 
 use crate::clock::{Clock, DurationMs};
+use crate::engine::disk::RESERVE_BYTES;
 use crate::engine::error::StartError;
 use crate::engine::handle::Duetime;
 use crate::executor::egress::EgressPolicy;
@@ -22,6 +23,7 @@ pub struct Builder {
     pub(super) max_delay: DurationMs,
     pub(super) grace: DurationMs,
     pub(super) store: LocalOptions,
+    pub(super) reserve_bytes: u64,
     pub(super) egress: EgressPolicy,
     pub(super) handlers: HashMap<String, Handler>,
     pub(super) clock: Clock,
@@ -47,6 +49,7 @@ impl Default for Builder {
             max_delay: limits::MAX_DELAY,
             grace: DurationMs::secs(10),
             store: LocalOptions::default(),
+            reserve_bytes: RESERVE_BYTES,
             egress: EgressPolicy {
                 allow_loopback: true,
                 allow_private: false,
@@ -104,6 +107,13 @@ impl Builder {
     #[must_use]
     pub fn store(mut self, options: LocalOptions) -> Self {
         self.store = options;
+        self
+    }
+
+    /// How much of the disk is kept free: below it nothing new is taken in, and what is there can end.
+    #[must_use]
+    pub fn reserve(mut self, bytes: u64) -> Self {
+        self.reserve_bytes = bytes;
         self
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::clock::{ClockSteps, DurationMs};
+use crate::engine::disk::DiskStatus;
 use crate::engine::error::EngineError;
 use crate::engine::handle::Duetime;
 use crate::ids::{ShardEpoch, ShardId};
@@ -32,6 +33,8 @@ pub struct ShardStatus {
 pub struct Readiness {
     /// Why not; empty when it can.
     pub problems: Vec<String>,
+    /// What does not work, or not well, although the service can be used.
+    pub warnings: Vec<String>,
 }
 
 impl Readiness {
@@ -113,7 +116,18 @@ impl Duetime {
         if self.parts.stopping.is_cancelled() {
             problems.push("the service is stopping".to_owned());
         }
-        Readiness { problems }
+        // Cancels and completions work, and must not be sent elsewhere: the service is ready all the same.
+        let full = self.disk().refuses;
+        let warnings = full.map(|full| format!("creates are refused: {full}"));
+        Readiness {
+            problems,
+            warnings: warnings.into_iter().collect(),
+        }
+    }
+
+    /// The space that the data directory's disk has.
+    pub fn disk(&self) -> DiskStatus {
+        self.parts.disk.status()
     }
 
     /// How often the wall clock has stepped since the start.

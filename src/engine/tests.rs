@@ -136,7 +136,7 @@ async fn what_is_done_is_answered_so_even_if_its_audit_line_can_not_be_written()
     let (one, other) = (dead_task(&engine).await, dead_task(&engine).await);
     let registry = engine.parts.registry.write().take();
     let done = engine.verb(Target::Id(one), Event::Discard, "test").await;
-    assert_eq!(done.expect("it is done").view.task.id, one);
+    assert_eq!(done.expect("it is done").view.id(), one);
     let ops = vec![BatchOp::Verb(Target::Id(other), Event::Replay)];
     let done = engine.batch(ops, None, "test").await;
     assert!(matches!(done[..], [Ok(OpDone::Verb(Ok(_)))]), "{done:?}");

@@ -1,5 +1,7 @@
 //! What leaves: JSON, problems, and how the engine's refusals become problems.
 
+use std::io::ErrorKind;
+
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, RETRY_AFTER};
 use actix_web::{HttpResponse, HttpResponseBuilder};
@@ -11,6 +13,7 @@ use crate::engine::registry::RegistryError;
 use crate::limits;
 use crate::shard::messages::VerbRefused;
 use crate::shard::router::NoAnswer;
+use crate::store::StoreError;
 use crate::task::event::Refusal;
 use crate::wire::problem::{Code, Problem};
 
@@ -105,6 +108,7 @@ pub fn problem_of(error: &EngineError) -> Problem {
         }
         EngineError::Refused(refused) => refusal(refused),
         EngineError::Exists(id) => says(Code::Exists).id(*id),
+        EngineError::StorageFull(_) => says(Code::StorageFull).retry_after_s(RETRY_LATER_S),
         EngineError::ShuttingDown => says(Code::ShuttingDown).retry_after_s(RETRY_SOON_S),
         EngineError::TooManyTopics | EngineError::Registry(RegistryError::TooManyTopics) => {
             Problem::of_field("/topic", "too_many_topics", error.to_string())
@@ -123,6 +127,13 @@ pub fn problem_of(error: &EngineError) -> Problem {
         }
         EngineError::Registry(RegistryError::Down) => {
             says(Code::ShardUnavailable).retry_after_s(RETRY_SOON_S)
+        }
+        EngineError::Registry(RegistryError::Storage(StoreError::Io { source, .. }))
+            if source.kind() == ErrorKind::StorageFull =>
+        {
+            let detail = "the disk is full, and the registry could not be written; \
+                          once there is space again, look whether the change is there, and ask again if not";
+            Problem::new(Code::StorageFull, detail).retry_after_s(RETRY_LATER_S)
         }
         EngineError::Registry(RegistryError::Storage { .. }) => {
             tracing::error!(%error, "registry");
@@ -147,5 +158,6 @@ pub fn refusal(refused: &VerbRefused) -> Problem {
             says(Code::IllegalState).state(*state)
         }
         VerbRefused::Refused(Refusal::StaleToken { .. }) => says(Code::StaleToken),
+        VerbRefused::Damaged(_) => says(Code::Internal),
     }
 }

@@ -154,13 +154,17 @@ fn settled(done: Option<Result<OpDone, EngineError>>) -> Result<OpDone, Problem>
 }
 
 fn item_of(result: &Result<OpDone, Problem>, detail: Detail) -> ItemOut<'_> {
-    let (status, view, is_create) = match result {
+    let (status, view) = match result {
         Err(problem) => return ItemOut::error(problem),
-        Ok(OpDone::Created(Created::New(view))) => (201, &**view, true),
-        Ok(OpDone::Created(Created::Existing(view) | Created::Cancelled(view))) => {
-            (200, &**view, true)
+        Ok(OpDone::Created(Created::New(view))) => (201, view),
+        Ok(OpDone::Created(Created::Existing(view) | Created::Cancelled(view))) => (200, view),
+        Ok(OpDone::Verb(Ok(done))) => {
+            let status = if done.stopping { 202 } else { 200 };
+            return match detail {
+                Detail::Ids => ItemOut::id(status, done.view.id()),
+                Detail::Whole => ItemOut::slim(status, done.view.slim()),
+            };
         }
-        Ok(OpDone::Verb(Ok(done))) => (if done.stopping { 202 } else { 200 }, &done.view, false),
         // `settled` made problems of these.
         Ok(OpDone::Created(Created::Exists(_) | Created::Refused(_)) | OpDone::Verb(Err(_))) => {
             return ItemOut::bare(409);
@@ -168,7 +172,6 @@ fn item_of(result: &Result<OpDone, Problem>, detail: Detail) -> ItemOut<'_> {
     };
     match detail {
         Detail::Ids => ItemOut::id(status, view.task.id),
-        Detail::Whole if is_create => ItemOut::whole(status, view),
-        Detail::Whole => ItemOut::slim(status, &view.task),
+        Detail::Whole => ItemOut::whole(status, view),
     }
 }

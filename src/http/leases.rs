@@ -94,7 +94,7 @@ async fn answer(
                 .await;
             Ok(Answer::json(
                 200,
-                &SlimOut::from(&view.map_err(|error| problem_of(&error))?.task),
+                &SlimOut::from(&*view.map_err(|error| problem_of(&error))?.task),
             ))
         })
         .await

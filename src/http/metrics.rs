@@ -95,6 +95,27 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
         "name",
         restarts,
     );
+    let disk = engine.disk();
+    if let Some(free) = disk.free_bytes {
+        page.gauge(
+            "disk_free_bytes",
+            "Free space of the data directory's disk",
+            "",
+            [("", free as f64)],
+        );
+    }
+    page.gauge(
+        "disk_reserve_bytes",
+        "Free space that is kept for what is there to end",
+        "",
+        [("", disk.reserve_bytes as f64)],
+    );
+    page.gauge(
+        "disk_upkeep_bytes",
+        "Free space that is kept beside it for the journals to be folded",
+        "",
+        [("", disk.upkeep_bytes as f64)],
+    );
     let steps = engine.clock_steps();
     let steps = [("forward", steps.forward), ("backward", steps.backward)];
     page.counter("clock_steps", "Steps of the wall clock", "direction", steps);

@@ -25,7 +25,8 @@ pub async fn livez(api: Data<Api>) -> HttpResponse {
         .json(json!({"status": "ok", "up_for": up, "version": env!("CARGO_PKG_VERSION")}))
 }
 
-/// The service can be used: every part is up and the watchdog watches.
+/// The service can be used: every part is up and the watchdog watches. With warnings it can be used in part: on a full
+/// disk, say, for everything but creating.
 #[utoipa::path(get, path = "/readyz", tag = "operate", responses(
     (status = 200, description = "every part is up", body = Object),
     (status = 503, description = "some part is not; says which", body = Object)))]
@@ -36,7 +37,8 @@ pub async fn readyz(api: Data<Api>) -> HttpResponse {
     } else {
         "not_ready"
     };
-    let body = json!({"status": status, "problems": readiness.problems});
+    let body =
+        json!({"status": status, "problems": readiness.problems, "warnings": readiness.warnings});
     if readiness.is_ready() {
         HttpResponse::Ok().json(body)
     } else {

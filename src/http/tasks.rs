@@ -91,7 +91,8 @@ pub(super) fn answer_created(created: &Created) -> Result<Answer, Problem> {
     (status = 409, description = "`exists`, or `illegal_state`", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json"),
     (status = 413, description = "the body is too large", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json"),
     (status = 422, description = "not valid: names each field", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json"),
-    (status = 503, description = "overloaded, or the shard is being restarted", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
+    (status = 503, description = "overloaded, or the shard is being restarted", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 507, description = "the disk is full: only what is there can end", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn create(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpResponse {
     respond(async {
         query(&req, &[])?;
@@ -126,11 +127,11 @@ fn whole(view: &TaskView) -> Answer {
 }
 
 fn its_attempts(view: &TaskView) -> Answer {
-    Answer::json(200, &AttemptsOut::from(&view.task))
+    Answer::json(200, &AttemptsOut::from(&*view.task))
 }
 
 fn its_log(view: &TaskView) -> Answer {
-    Answer::json(200, &LogOut::from(&view.task))
+    Answer::json(200, &LogOut::from(&*view.task))
 }
 
 /// The whole task.

@@ -9,7 +9,7 @@ use crate::http::answer::{Answer, problem_of};
 use crate::http::resent::once;
 use crate::http::tasks::{target_of_id, target_of_key};
 use crate::http::{Api, BY, at, query, respond};
-use crate::shard::messages::{Target, VerbDone};
+use crate::shard::messages::{Target, VerbDone, Wants};
 use crate::task::event::{Event, NewDue};
 use crate::wire::problem::Problem;
 use crate::wire::task_out::{CompletedOut, SlimOut, TaskOut};
@@ -48,6 +48,15 @@ enum Detail {
     Completed,
 }
 
+impl Detail {
+    fn wants(self) -> Wants {
+        match self {
+            Self::Slim => Wants::Slim,
+            Self::Whole | Self::Completed => Wants::Whole,
+        }
+    }
+}
+
 /// `?return=task` asks for the whole task.
 fn detail(req: &HttpRequest, name: VerbName) -> Result<Detail, Problem> {
     match query(req, &["return"])?
@@ -68,9 +77,12 @@ fn detail(req: &HttpRequest, name: VerbName) -> Result<Detail, Problem> {
 fn answer_done(done: &VerbDone, detail: Detail) -> Answer {
     let status = if done.stopping { 202 } else { 200 };
     match detail {
-        Detail::Whole => Answer::json(status, &TaskOut::from(&done.view)),
-        Detail::Slim => Answer::json(status, &SlimOut::from(&done.view.task)),
-        Detail::Completed => Answer::json(status, &CompletedOut::from(&done.view.task)),
+        Detail::Slim => Answer::json(status, &SlimOut::from(done.view.slim())),
+        Detail::Whole | Detail::Completed => match done.view.whole() {
+            Some(view) if detail == Detail::Whole => Answer::json(status, &TaskOut::from(view)),
+            Some(view) => Answer::json(status, &CompletedOut::from(&*view.task)),
+            None => Answer::json(status, &SlimOut::from(done.view.slim())),
+        },
     }
 }
 
@@ -99,7 +111,7 @@ async fn run(
                 };
                 let (reason, until) = (reason.unwrap_or_default(), engine.now().wall.after(length));
                 let names = json!({"topic": topic.as_str(), "key": key.as_str()});
-                let done = engine.cancel_ahead(topic, key, &reason, length, BY).await;
+                let done = engine.cancel_ahead(topic, key, &reason, length, BY, detail.wants()).await;
                 return Ok(match done.map_err(|error| problem_of(&error))? {
                     Some(done) => answer_done(&done, detail),
                     None => Answer::json(200, &json!({
@@ -109,7 +121,7 @@ async fn run(
                 });
             }
             let event = event_of(verb, engine.now());
-            let done = engine.verb_from(target, event, origin, BY).await.map_err(|error| problem_of(&error))?;
+            let done = engine.verb_from(target, event, origin, BY, detail.wants()).await.map_err(|error| problem_of(&error))?;
             Ok(answer_done(&done, detail))
         })
         .await

@@ -1,7 +1,7 @@
 //! The actor around a [`ShardCore`]: it gathers questions, closes steps, commits, and only then acts.
 //!
 //! ```text
-//!  mailbox ─▶ gathered ─▶ step ─▶ committer ─▶ Committed ─▶ answers, armed attempts, stops
+//!  mailbox ─▶ gathered ─▶ step ─▶ committer ─▶ Told ─▶ answers, armed attempts, stops
 //!                 ▲                   │
 //!                 └── gathers while ──┘ one batch is out
 //! ```
@@ -19,12 +19,12 @@ use crate::clock::{Clock, Now};
 use crate::executor::Executors;
 use crate::executor::pull::PullDesk;
 use crate::ids::{ShardEpoch, ShardId, TaskId};
-use crate::shard::committer::Committer;
+use crate::shard::committer::{Committer, CommitterGone, Done};
 use crate::shard::core::{Effect, ShardCore};
 use crate::shard::launch::attempt_of;
 use crate::shard::messages::{Ask, Question, Worked};
 use crate::shard::wakes::WakeBoard;
-use crate::store::{Begun, EVERY_DUE, ShardStore, StoreError};
+use crate::store::{Begun, ShardStore, StoreError};
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
 
 /// Most questions that wait in the mailbox; admission (the router's permits) keeps below it.
@@ -55,10 +55,10 @@ impl Message for Tick {
     type Result = ();
 }
 
-/// The batch that was out is committed, or is not.
-struct Committed(Result<(), StoreError>);
+/// The committer has done something, or has failed.
+struct Told(Result<Done, StoreError>);
 
-impl Message for Committed {
+impl Message for Told {
     type Result = ();
 }
 
@@ -141,12 +141,19 @@ impl ShardActor {
         mut store: Box<dyn ShardStore>,
         clock: &Clock,
     ) -> Result<(ShardCore, Box<dyn ShardStore>, ShardEpoch), StoreError> {
-        let Begun { epoch, steady } = store.begin()?;
+        let begun @ Begun { epoch, steady, .. } = store.begin()?;
         clock.raise_steady(steady);
         let now = clock.now();
         let mut core = core(now);
-        store.read_due(EVERY_DUE, &mut |task| core.adopt(task, now))?;
-        store.read_notes(&mut |note| core.adopt_note(note))?;
+        core.begin_recovery(begun, store.reader()?);
+        let mut recovered = Ok(());
+        store.recover(&mut |stored| {
+            if recovered.is_ok() {
+                recovered = core.recover(stored, now);
+            }
+        })?;
+        recovered?;
+        core.end_recovery(now);
         Ok((core, store, epoch))
     }
 
@@ -196,7 +203,11 @@ impl ShardActor {
             }
             let answers = self.answer_some(now, until_us);
             self.core.advance(now);
-            let step = self.core.close(now.steady);
+            let step = self.core.close(now);
+            if let Some(error) = self.core.fault() {
+                let shard = self.shard();
+                return self.leave(format!("{shard}: read: {error}"), ctx);
+            }
             let out = Out {
                 answers,
                 effects: step.effects,
@@ -204,15 +215,19 @@ impl ShardActor {
             match step.batch {
                 Some(batch) => {
                     self.out = Some(out);
-                    let handed_in = self
-                        .committer
-                        .as_ref()
-                        .map(|committer| committer.commit(batch));
-                    if !matches!(handed_in, Some(Ok(()))) {
+                    if !self.hand_in(|committer| committer.commit(batch, step.fold_along)) {
                         return self.leave("the committer is gone".to_owned(), ctx);
                     }
                 }
                 None => self.perform(out, now),
+            }
+            if let Some(fold) = step.fold
+                && !self.hand_in(|committer| committer.fold(fold))
+            {
+                return self.leave("the committer is gone".to_owned(), ctx);
+            }
+            if let (Some(table), Some(committer)) = (step.scrap, &self.committer) {
+                committer.scrap(table);
             }
             now = self.clock.now();
             if self.gathered.is_empty() && !step.more {
@@ -227,6 +242,13 @@ impl ShardActor {
         self.launch(now);
         self.pulse.beat(now.mono);
         self.report_wake(now);
+    }
+
+    /// Whether the committer is there to take it.
+    fn hand_in(&self, give: impl FnOnce(&Committer) -> Result<(), CommitterGone>) -> bool {
+        self.committer
+            .as_ref()
+            .is_some_and(|committer| give(committer).is_ok())
     }
 
     /// Works on what was gathered, as far as this step has room and time; one question at least.
@@ -285,7 +307,7 @@ impl ShardActor {
             .next_in_ms(now)
             .unwrap_or(TICK_MS_MAX)
             .clamp(0, TICK_MS_MAX);
-        // While a batch is out, only armed attempts are served; the rest waits for Committed anyway.
+        // While a batch is out, only armed attempts are served; the rest waits for its commit anyway.
         let wait_ms = if self.out.is_some() {
             wait_ms.max(1)
         } else {
@@ -318,8 +340,8 @@ impl Actor for ShardActor {
             let me = me.clone();
             move || me.do_send(Leave)
         });
-        // Never more than one batch is out, so this queue is bounded.
-        let done = move |result| me.do_send(Committed(result));
+        // Never more than one batch and one fold are out, so this queue is bounded.
+        let done = move |result| me.do_send(Told(result));
         let Some(store) = self.store.take() else {
             return;
         };
@@ -353,15 +375,19 @@ impl Handler<Tick> for ShardActor {
     }
 }
 
-impl Handler<Committed> for ShardActor {
+impl Handler<Told> for ShardActor {
     type Result = ();
 
-    fn handle(&mut self, Committed(result): Committed, ctx: &mut Context<Self>) {
+    fn handle(&mut self, Told(result): Told, ctx: &mut Context<Self>) {
         match result {
-            Ok(()) => {
+            Ok(Done::Committed) => {
                 if let Some(out) = self.out.take() {
                     self.perform(out, self.clock.now());
                 }
+                self.step(ctx);
+            }
+            Ok(Done::Folded(folded)) => {
+                self.core.folded(folded);
                 self.step(ctx);
             }
             Err(error) => {

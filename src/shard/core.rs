@@ -19,14 +19,16 @@ mod hold;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::clock::{DurationMs, MonoMs, Now, SteadyMs};
+use crate::clock::{DurationMs, MonoMs, Now, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, ShardId, TaskId};
 use crate::shard::notes::Notes;
 use crate::shard::place::{ARM_AHEAD, Place, Setting, Wheels, alarms_of};
-use crate::shard::query::{PageAsk, PagePart, TaskView, page};
+use crate::shard::query::{PageAsk, PagePart, Slim, TaskView, page};
 use crate::shard::slots::Slots;
-use crate::shard::table::TaskTable;
-use crate::store::{Batch, Note};
+use crate::shard::table::{CancelAsleep, Entry, TableOptions, TaskTable};
+use crate::store::chunk::{ChunkId, Fold, Folded, Memtable, ReadChunks};
+use crate::store::codec::decode_note;
+use crate::store::{Batch, Begun, Change, Note, RecordKey, Stored, StoreError};
 use crate::task::event::{Applied, Event, Refusal};
 use crate::task::model::{State, Task};
 use crate::task::spec::{TaskKey, TaskSpec, TopicName};
@@ -40,6 +42,10 @@ pub const REPORT_MARGIN: DurationMs = DurationMs::secs(2);
 /// quick to sync, and far below what one frame of the journal takes.
 const STEP_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// About what a removal and a cancel of a sleeping task come to, in bytes.
+const REMOVAL_BYTES: usize = 32;
+const CANCEL_BYTES: usize = 128;
+
 /// What a shard works with.
 #[derive(Clone, Debug)]
 pub struct CoreOptions {
@@ -47,6 +53,8 @@ pub struct CoreOptions {
     pub running_max: usize,
     /// Alarms served in one step, per clock.
     pub alarms_per_step: usize,
+    /// How its tasks are kept.
+    pub table: TableOptions,
 }
 
 impl Default for CoreOptions {
@@ -54,6 +62,7 @@ impl Default for CoreOptions {
         Self {
             running_max: 512,
             alarms_per_step: 4096,
+            table: TableOptions::default(),
         }
     }
 }
@@ -110,6 +119,12 @@ pub struct Launch {
 pub struct Step {
     /// To be committed; `None` when nothing changed.
     pub batch: Option<Batch>,
+    /// How many bytes of folding this commit is to take along.
+    pub fold_along: usize,
+    /// To be handed to the store behind the batch.
+    pub fold: Option<Fold>,
+    /// Of no use any more; to be dropped where it keeps nobody waiting.
+    pub scrap: Option<Arc<Memtable>>,
     /// To be performed after the commit.
     pub effects: Vec<Effect>,
     /// Alarms are left that were due: another step is to follow at once.
@@ -130,6 +145,10 @@ pub struct ShardCore {
     slots: Slots,
     dirty: BTreeSet<TaskId>,
     dirty_bytes: usize,
+    /// Chunks whose time has come, waiting to be opened.
+    to_open: BTreeSet<(i64, ChunkId)>,
+    /// Found when the shard was recovered, and set aside.
+    damaged: Vec<String>,
     effects: Vec<Effect>,
     more: bool,
     draining: bool,
@@ -140,10 +159,11 @@ impl ShardCore {
     /// An empty shard.
     pub fn new(id: ShardId, options: CoreOptions, book: Arc<TopicBook>, now: Now) -> Self {
         let slots = Slots::new(options.running_max);
+        let table = TaskTable::new(options.table);
         Self {
             id,
             options,
-            table: TaskTable::default(),
+            table,
             notes: Notes::default(),
             book,
             wheels: Wheels::new(now),
@@ -152,6 +172,8 @@ impl ShardCore {
             slots,
             dirty: BTreeSet::new(),
             dirty_bytes: 0,
+            to_open: BTreeSet::new(),
+            damaged: Vec::new(),
             effects: Vec::new(),
             more: false,
             draining: false,
@@ -171,26 +193,59 @@ impl ShardCore {
 
     // ---------------------------------------------------------------- recovery
 
-    /// Takes in a task as it was stored. What was in flight is settled by its delivery policy.
-    pub fn adopt(&mut self, task: Task, now: Now) {
-        let id = task.id;
-        let (in_flight, resting) = (
-            task.state.is_in_flight(),
-            task.state.is_ended() || task.state == State::Paused,
-        );
-        let place = match (in_flight, resting) {
-            (true, _) => Place::InFlight,
-            (_, true) => Place::AtRest,
-            _ => Place::Wheel,
-        };
-        if in_flight && task.spec.action.is_dispatched() {
-            self.slots.take(&task.topic, id);
+    /// Begins to take in what a store holds.
+    pub fn begin_recovery(&mut self, begun: Begun, reader: Arc<dyn ReadChunks>) {
+        self.table.set_seed(begun.seed);
+        self.table.shelf_mut().read_from(reader);
+    }
+
+    /// Takes in something as it was stored.
+    ///
+    /// # Errors
+    /// When a committed change does not read back.
+    pub fn recover(&mut self, stored: Stored, now: Now) -> Result<(), StoreError> {
+        match stored {
+            Stored::Chunk(index, dead) => {
+                if let Some(alarm) = self.table.recover_chunk(&index, dead, now) {
+                    self.wheels.set(alarm);
+                }
+            }
+            Stored::Damaged { place, why } => {
+                tracing::error!(
+                    shard = %self.id, place, why,
+                    "a stored value does not read back; it is set aside. `duetime store doctor` tells more"
+                );
+                self.damaged.push(format!("{place}: {why}"));
+            }
+            Stored::Note(note) => self.adopt_note(note),
+            Stored::Change(key, change) => {
+                if let Some(note) = note_of(key, &change)? {
+                    self.adopt_note(note);
+                }
+                self.table.recover_change(key, change, now)?;
+            }
         }
-        for alarm in alarms_of(&task, place).into_iter().flatten() {
+        Ok(())
+    }
+
+    /// All is taken in: what was in flight is settled by its delivery policy.
+    pub fn end_recovery(&mut self, now: Now) {
+        let (alarms, in_flight) = self.table.recovered(now);
+        for alarm in alarms {
             self.wheels.set(alarm);
         }
-        self.table.insert(task, place, now.mono);
-        if in_flight {
+        for id in in_flight {
+            let Some(entry) = self.table.wake(id) else {
+                continue;
+            };
+            let (topic, alarms) = (entry.task.topic.clone(), alarms_of(&entry.task, Place::InFlight));
+            if entry.task.spec.action.is_dispatched() {
+                self.slots.take(&topic, id);
+            }
+            for alarm in alarms.into_iter().flatten() {
+                self.wheels.set(alarm);
+            }
+            self.table.set_alarmed(id, true);
             // Never refused: every task in flight can be recovered.
             let _ = self.change(id, Event::Recovered, "recovery", now);
         }
@@ -200,6 +255,16 @@ impl ShardCore {
     pub fn adopt_note(&mut self, note: Note) {
         let alarm = self.notes.adopt(note);
         self.wheels.set(alarm);
+    }
+
+    /// What did not read back when the shard was recovered.
+    pub fn damaged(&self) -> &[String] {
+        &self.damaged
+    }
+
+    /// The error of the store after which this core is of no use any more.
+    pub fn fault(&mut self) -> Option<StoreError> {
+        self.table.fault()
     }
 
     // ---------------------------------------------------------------- changing tasks
@@ -212,8 +277,15 @@ impl ShardCore {
         by: &str,
         now: Now,
     ) -> Option<Result<Applied, Refusal>> {
-        let entry = self.table.get(id)?;
-        let retention = self.book.get(&entry.task.topic).settings.retention;
+        let entry = self.table.wake(id)?;
+        let (state, next, place) = (entry.task.state, entry.task.next, entry.place);
+        let (topic, first_due) = (entry.task.topic.clone(), entry.task.first_due);
+        let alarms = alarms_of(&entry.task, place);
+        let alarms = match self.table.is_alarmed(id) {
+            true => alarms,
+            false => [None, None],
+        };
+        let retention = self.book.get(&topic).settings.retention;
         let random = self.next_random();
         let ctx = Context {
             now,
@@ -221,14 +293,10 @@ impl ShardCore {
             random,
             by,
         };
-        let entry = self.table.get(id)?;
-        let (state, next, place) = (entry.task.state, entry.task.next, entry.place);
-        let first_due = entry.task.first_due;
-        let alarms = alarms_of(&entry.task, place);
-        let done = self.table.change(id, now.mono, |entry| {
-            let done = apply(&mut entry.task, event, &ctx);
+        let done = self.table.change(id, |entry| {
+            let task = Arc::make_mut(&mut entry.task);
+            let done = apply(task, event, &ctx);
             if done.is_ok() {
-                let task = &entry.task;
                 entry.place = match task.state {
                     State::Dispatched | State::Running => Place::InFlight,
                     State::Paused | State::Succeeded | State::Dead | State::Cancelled => {
@@ -257,7 +325,7 @@ impl ShardCore {
                 self.mark(id);
                 let goes_on = self
                     .table
-                    .get(id)
+                    .awake(id)
                     .is_some_and(|entry| entry.task.state.is_in_flight());
                 if state.is_in_flight() && !goes_on {
                     self.effects.push(Effect::Over(id));
@@ -267,7 +335,7 @@ impl ShardCore {
                 self.mark(id);
                 self.effects.push(Effect::Stop(id));
             }
-            Applied::Gone => self.forget(id, now.mono),
+            Applied::Gone => self.forget(id),
         }
         Some(Ok(applied))
     }
@@ -283,13 +351,21 @@ impl ShardCore {
         alarms: [Option<Setting>; 2],
         now: Now,
     ) {
-        let Some(entry) = self.table.get(id) else {
+        let Some(entry) = self.table.awake(id) else {
             return;
         };
         let (task, new_place) = (&entry.task, entry.place);
-        let new_alarms = alarms_of(task, new_place);
+        let mut new_alarms = alarms_of(task, new_place);
         let (topic, new_state, lateness) = (task.topic.clone(), task.state, task.lateness_ms);
         let dispatched = task.spec.action.is_dispatched();
+        if let [Some(alarm), None] = new_alarms
+            && self.table.puts_off(alarm, now)
+        {
+            new_alarms = [None, None];
+            self.table.set_alarmed(id, false);
+        } else {
+            self.table.set_alarmed(id, true);
+        }
         for alarm in alarms.into_iter().flatten() {
             if !new_alarms.contains(&Some(alarm)) {
                 self.wheels.unset(alarm);
@@ -342,7 +418,7 @@ impl ShardCore {
     /// Puts a due task, whose alarm has rung, into `place`.
     fn stand(&mut self, id: TaskId, place: Place, now: Now) {
         let _ = self.change(id, Event::CameDue, "shard", now);
-        let Some(Some((topic, fire_ms))) = self.table.change(id, now.mono, |entry| {
+        let Some(Some((topic, fire_ms))) = self.table.change(id, |entry| {
             let waits = matches!(entry.task.state, State::Pending | State::Retrying);
             waits.then(|| {
                 entry.place = place;
@@ -373,14 +449,15 @@ impl ShardCore {
     }
 
     /// Puts a task that waited elsewhere, and was taken from there, back into the wheel.
-    fn back_to_wheel(&mut self, id: TaskId, now: Now) {
-        let alarms = self.table.change(id, now.mono, |entry| {
+    fn back_to_wheel(&mut self, id: TaskId) {
+        let alarms = self.table.change(id, |entry| {
             entry.place = Place::Wheel;
             alarms_of(&entry.task, Place::Wheel)
         });
         for alarm in alarms.into_iter().flatten().flatten() {
             self.wheels.set(alarm);
         }
+        self.table.set_alarmed(id, true);
     }
 
     /// Adds a new task.
@@ -389,33 +466,75 @@ impl ShardCore {
         self.table
             .topic_mut(&task.topic, now.mono)
             .count_created(now.mono);
-        for alarm in alarms_of(&task, Place::Wheel).into_iter().flatten() {
-            self.wheels.set(alarm);
-        }
+        let alarms = alarms_of(&task, Place::Wheel);
         self.table.insert(task, Place::Wheel, now.mono);
+        if let [Some(alarm), None] = alarms
+            && self.table.puts_off(alarm, now)
+        {
+            self.table.set_alarmed(id, false);
+        } else {
+            for alarm in alarms.into_iter().flatten() {
+                self.wheels.set(alarm);
+            }
+        }
         self.mark(id);
     }
 
-    fn forget(&mut self, id: TaskId, now: MonoMs) {
-        if let Some(entry) = self.table.remove(id, now) {
-            for alarm in alarms_of(&entry.task, entry.place).into_iter().flatten() {
+    fn forget(&mut self, id: TaskId) {
+        if let Some(Entry { task, place }) = self.table.read(id)
+            && self.table.is_alarmed(id)
+        {
+            for alarm in alarms_of(&task, place).into_iter().flatten() {
                 self.wheels.unset(alarm);
             }
-            self.mark(id);
+        }
+        if self.table.remove(id).is_some() {
+            self.dirty.insert(id);
+            self.dirty_bytes += REMOVAL_BYTES;
         }
     }
 
+    /// Cancels a task whose record is in a chunk, without reading it. `None` if it has to be done the other way.
+    pub(super) fn cancel_asleep(
+        &mut self,
+        id: TaskId,
+        reason: &str,
+        by: &str,
+        request: Option<u64>,
+        now: Now,
+    ) -> Option<Slim> {
+        let row = self.table.row(id)?;
+        let topic = self.table.topic_of(&row)?.clone();
+        let ask = CancelAsleep {
+            reason,
+            by,
+            retention: self.book.get(&topic).settings.retention.cancelled,
+            request,
+        };
+        let before = self.table.cancel_asleep(id, &ask, now)?;
+        self.dirty_bytes += CANCEL_BYTES;
+        let line = self.table.topic_mut(&topic, now.mono);
+        line.count_ended(State::Cancelled, now.mono);
+        Some(Slim {
+            id,
+            state: State::Cancelled,
+            due_at: WallMs(before.at_ms),
+            generation: before.generation.map_or(1, u32::from),
+            updated_at: now.wall,
+        })
+    }
+
     /// The task, if this request has changed it before.
-    pub(super) fn done_before(&self, id: TaskId, request: u64, now: Now) -> Option<TaskView> {
-        let is_done = self.table.get(id)?.task.requests.contains(&request);
+    pub(super) fn done_before(&mut self, id: TaskId, request: u64, now: Now) -> Option<TaskView> {
+        let is_done = self.table.read(id)?.task.requests.contains(&request);
         is_done.then(|| self.view_of(id, now)).flatten()
     }
 
     /// Notes, in the same commit as the change itself, that this request has changed the task.
-    pub(super) fn note_request(&mut self, id: TaskId, request: u64, now: Now) {
+    pub(super) fn note_request(&mut self, id: TaskId, request: u64) {
         let noted = self
             .table
-            .change(id, now.mono, |entry| entry.task.note_request(request));
+            .change(id, |entry| Arc::make_mut(&mut entry.task).note_request(request));
         if noted.is_some() {
             self.mark(id);
         }
@@ -423,8 +542,10 @@ impl ShardCore {
 
     /// The task is to be written at the end of this step.
     fn mark(&mut self, id: TaskId) {
+        self.table.detach(id);
         if self.dirty.insert(id) {
-            self.dirty_bytes += self.table.get(id).map_or(0, |entry| entry.task.weight());
+            let weight = self.table.awake(id).map_or(0, |entry| entry.task.weight());
+            self.dirty_bytes += weight;
         }
     }
 
@@ -449,7 +570,7 @@ impl ShardCore {
     // ---------------------------------------------------------------- answers
 
     /// A task as it is shown.
-    pub fn view(&self, task: &Task, place: Place, now: Now) -> TaskView {
+    pub fn view(&self, task: &Arc<Task>, place: Place, now: Now) -> TaskView {
         let held = self.book.get(&task.topic).is_held();
         let due = task.next.is_reached(now);
         let blocked_by = match (task.state, place) {
@@ -459,7 +580,7 @@ impl ShardCore {
             _ => None,
         };
         TaskView {
-            task: task.clone(),
+            task: Arc::clone(task),
             blocked_by,
             shard: self.id,
             remaining_ms: if task.state.is_ended() {
@@ -470,39 +591,78 @@ impl ShardCore {
         }
     }
 
-    /// A task as it is shown, by id.
-    pub fn view_of(&self, id: TaskId, now: Now) -> Option<TaskView> {
-        let entry = self.table.get(id)?;
-        Some(self.view(&entry.task, entry.place, now))
+    /// A task as it is shown, by id. One whose retention is over is not shown, even if its chunk is still there.
+    pub fn view_of(&mut self, id: TaskId, now: Now) -> Option<TaskView> {
+        let Entry { task, place } = self.table.read(id)?;
+        let is_over = task.state.is_ended() && task.expires.is_some_and(|at| at <= now.steady);
+        (!is_over || self.table.awake(id).is_some()).then(|| self.view(&task, place, now))
     }
 
     /// One page of a list.
-    pub fn page(&self, ask: &PageAsk, now: Now) -> PagePart {
-        page(&self.table, ask, |task| {
-            let place = self
-                .table
-                .get(task.id)
-                .map_or(Place::AtRest, |entry| entry.place);
-            self.view(task, place, now)
-        })
+    pub fn page(&mut self, ask: &PageAsk, now: Now) -> PagePart {
+        page(self, ask, now)
+    }
+
+    /// The store has made a fold durable.
+    pub fn folded(&mut self, folded: Folded) {
+        self.table.shelf_mut().folded(folded.chunks);
+        self.more = true;
     }
 
     /// Closes the step: what changed, as one batch, and what follows from it.
-    pub fn close(&mut self, steady: SteadyMs) -> Step {
-        let mut batch = Batch::new(steady);
+    pub fn close(&mut self, now: Now) -> Step {
+        let mut batch = Batch::new(now.steady);
         self.dirty_bytes = 0;
         for id in std::mem::take(&mut self.dirty) {
-            match self.table.get(id) {
+            match self.table.awake(id) {
                 Some(entry) => batch.put_task(&entry.task),
-                None => batch.remove_task(id),
+                None if self.table.row(id).is_none() => batch.remove_task(id),
+                // It can't be read, so nothing of it has changed.
+                None => {}
             }
         }
+        self.table.write_cancels(&mut batch);
         self.notes.write_changes(&mut batch);
+        let mut alarms = self.table.keep(&mut batch, now);
+        self.table.rest();
+        let fold_along = self.table.shelf().fold_along(batch.bytes());
+        let fold = self.tidy(now, &mut alarms);
+        for alarm in alarms {
+            self.wheels.set(alarm);
+        }
         Step {
             batch: (!batch.is_empty()).then_some(batch),
+            fold_along,
+            fold,
+            scrap: self.table.shelf_mut().unfreeze(),
             effects: std::mem::take(&mut self.effects),
             more: self.more,
         }
+    }
+
+    /// A little of what keeps the shelf in order; a fold, when it is time for one.
+    fn tidy(&mut self, now: Now, alarms: &mut Vec<Setting>) -> Option<Fold> {
+        let (unset, set) = self.table.place_some(now);
+        for alarm in unset {
+            self.wheels.unset(alarm);
+        }
+        alarms.extend(set);
+        alarms.extend(self.table.ring_far(now));
+        alarms.extend(self.table.move_some(now));
+        let shelf = self.table.shelf_mut();
+        self.more |= shelf.is_placing() || shelf.has_sparse();
+        shelf.wants_fold(now.mono).then(|| shelf.freeze(now.mono))
+    }
+}
+
+/// The note that a change of the journal puts, if it is one.
+fn note_of(key: RecordKey, change: &Change) -> Result<Option<Note>, StoreError> {
+    match change {
+        Change::Put(value) => decode_note(key, value).map_err(|damaged| StoreError::Corrupt {
+            place: key.to_string(),
+            why: damaged.to_string(),
+        }),
+        _ => Ok(None),
     }
 }
 

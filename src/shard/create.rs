@@ -75,7 +75,7 @@ impl ShardCore {
         let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
         let later = self
             .table
-            .get(live)
+            .read(live)
             .is_some_and(|entry| due.at > entry.task.next.at);
         let event = match new.on_existing {
             OnExisting::Reject => return Created::Exists(live),
@@ -101,7 +101,7 @@ impl ShardCore {
                 return Created::Refused(refusal);
             }
             if let Some(request) = new.request {
-                self.note_request(live, request, now);
+                self.note_request(live, request);
             }
         }
         Created::Existing(Box::new(
@@ -115,7 +115,7 @@ impl ShardCore {
             .key
             .as_ref()
             .and_then(|key| self.table.latest(&new.topic, key))
-            .and_then(|id| self.table.get(id))
+            .and_then(|id| self.table.read(id))
             .filter(|entry| {
                 let last = entry.task.changes.kept.last();
                 entry.task.state == State::Cancelled

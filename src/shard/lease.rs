@@ -38,7 +38,7 @@ impl ShardCore {
             .collect();
         // A clock that stepped back makes a task wait again that was due once.
         candidates.retain(|(_, id)| {
-            let entry = self.table.get(*id);
+            let entry = self.table.wake(*id);
             entry.is_some_and(|entry| entry.task.next.is_reached(now))
         });
         candidates.sort_unstable();

@@ -14,7 +14,7 @@ use crate::shard::core::ShardCore;
 use crate::shard::create::{Created, Creation};
 use crate::shard::lease::{Lease, expires_at};
 use crate::shard::notes::{Resent, TooManyTombstones};
-use crate::shard::query::{PageAsk, PagePart, TaskView};
+use crate::shard::query::{PageAsk, PagePart, Shown, TaskView};
 use crate::shard::table::Totals;
 use crate::store::Tombstone;
 use crate::task::event::{Applied, Event, Refusal};
@@ -86,7 +86,7 @@ pub enum Target {
 impl Target {
     fn find(&self, core: &ShardCore) -> Option<TaskId> {
         match self {
-            Self::Id(id) => core.table.get(*id).map(|entry| entry.task.id),
+            Self::Id(id) => core.table.row(*id).map(|row| row.id),
             Self::Key(topic, key) => core.table.latest(topic, key),
         }
     }
@@ -107,15 +107,36 @@ pub enum VerbRefused {
     /// No more cancels can stand for a create still to come.
     #[error(transparent)]
     TooManyTombstones(#[from] TooManyTombstones),
+    /// The task is there, but what is stored of it does not read back. It is set aside, never guessed at.
+    #[error("what is stored of the task {0} does not read back; `duetime store doctor` tells more")]
+    Damaged(TaskId),
+}
+
+/// Why a task could not be shown.
+fn absent(core: &mut ShardCore, id: TaskId) -> VerbRefused {
+    if core.table.row(id).is_some() && core.table.read(id).is_none() {
+        VerbRefused::Damaged(id)
+    } else {
+        VerbRefused::NotFound
+    }
 }
 
 /// A verb that was done.
 #[derive(Clone, Debug)]
 pub struct VerbDone {
     /// The task afterwards.
-    pub view: TaskView,
+    pub view: Shown,
     /// A cancel met an attempt that runs; it is being stopped. What another verb ends is over at once.
     pub stopping: bool,
+}
+
+/// How much of a task a verb is to show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wants {
+    /// All of it: its record is read if need be.
+    Whole,
+    /// What is at hand.
+    Slim,
 }
 
 /// Creates one task.
@@ -170,6 +191,15 @@ impl RunOps {
         let ops = ops.into();
         Self { ops, by, done }
     }
+
+    fn verb(&self, target: Target, event: Event) -> ApplyVerb {
+        ApplyVerb {
+            target,
+            event,
+            by: self.by.clone(),
+            wants: Wants::Slim,
+        }
+    }
 }
 
 impl Question for RunOps {
@@ -184,12 +214,11 @@ impl Question for RunOps {
             self.done.push(match op {
                 Op::Create(creation) => OpDone::Created(core.create(creation, &self.by, now)),
                 Op::Verb(target, event) => {
-                    let by = self.by.clone();
-                    OpDone::Verb(ApplyVerb { target, event, by }.put(core, now).map(Box::new))
+                    let verb = self.verb(target, event);
+                    OpDone::Verb(verb.put(core, now).map(Box::new))
                 }
                 Op::VerbOnce(target, event, request) => {
-                    let by = self.by.clone();
-                    let verb = ApplyVerb { target, event, by };
+                    let verb = self.verb(target, event);
                     OpDone::Verb(ApplyOnce { verb, request }.put(core, now).map(Box::new))
                 }
             });
@@ -210,37 +239,58 @@ pub struct ApplyVerb {
     pub event: Event,
     /// Who asks.
     pub by: String,
+    /// How much of the task is to be shown.
+    pub wants: Wants,
 }
 
-impl Question for ApplyVerb {
-    type Answer = Result<VerbDone, VerbRefused>;
-
-    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
+impl ApplyVerb {
+    fn work(self, request: Option<u64>, core: &mut ShardCore, now: Now) -> Result<VerbDone, VerbRefused> {
         let id = self.target.find(core).ok_or(VerbRefused::NotFound)?;
-        let before = core.view_of(id, now).ok_or(VerbRefused::NotFound)?;
-        if let (Event::Replay, Some(key)) = (&self.event, &before.task.key)
-            && let Some(live) = core.table.live(&before.task.topic, key)
-            && live != id
-        {
-            return Err(VerbRefused::Exists(live));
-        }
         // By key one speaks of what is live: a cancel that finds only a finished task came too late.
         if let (Event::Cancel { .. }, Target::Key(..)) = (&self.event, &self.target)
-            && before.task.state == State::Succeeded
+            && core.table.row(id).map(|row| row.state) == Some(State::Succeeded)
         {
             return Err(VerbRefused::Refused(Refusal::IllegalState {
                 state: State::Succeeded,
                 verb: "cancel",
             }));
         }
+        if let (Event::Cancel { reason }, Wants::Slim) = (&self.event, self.wants)
+            && let Some(slim) = core.cancel_asleep(id, reason, &self.by, request, now)
+        {
+            return Ok(VerbDone {
+                view: Shown::Slim(slim),
+                stopping: false,
+            });
+        }
+        let Some(before) = core.view_of(id, now) else {
+            return Err(absent(core, id));
+        };
+        if let (Event::Replay, Some(key)) = (&self.event, &before.task.key)
+            && let Some(live) = core.table.live(&before.task.topic, key)
+            && live != id
+        {
+            return Err(VerbRefused::Exists(live));
+        }
         let is_cancel = matches!(self.event, Event::Cancel { .. });
         let applied = core
             .change(id, self.event, &self.by, now)
             .ok_or(VerbRefused::NotFound)??;
+        if let Some(request) = request {
+            core.note_request(id, request);
+        }
         Ok(VerbDone {
-            view: core.view_of(id, now).unwrap_or(before),
+            view: Shown::Whole(Box::new(core.view_of(id, now).unwrap_or(before))),
             stopping: is_cancel && matches!(applied, Applied::ChangedAndStop(_)),
         })
+    }
+}
+
+impl Question for ApplyVerb {
+    type Answer = Result<VerbDone, VerbRefused>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
+        self.work(None, core, now)
     }
 }
 
@@ -261,13 +311,11 @@ impl Question for ApplyOnce {
         let id = self.verb.target.find(core).ok_or(VerbRefused::NotFound)?;
         if let Some(view) = core.done_before(id, self.request, now) {
             return Ok(VerbDone {
-                view,
+                view: Shown::Whole(Box::new(view)),
                 stopping: false,
             });
         }
-        let done = self.verb.put(core, now)?;
-        core.note_request(id, self.request, now);
-        Ok(done)
+        self.verb.work(Some(self.request), core, now)
     }
 }
 
@@ -284,6 +332,8 @@ pub struct CancelAhead {
     pub tombstone_for: DurationMs,
     /// Who asks.
     pub by: String,
+    /// How much of the task is to be shown.
+    pub wants: Wants,
 }
 
 impl Question for CancelAhead {
@@ -298,6 +348,7 @@ impl Question for CancelAhead {
                     reason: self.reason,
                 },
                 by: self.by,
+                wants: self.wants,
             };
             return verb.put(core, now).map(Some);
         }
@@ -316,11 +367,20 @@ impl Question for CancelAhead {
 pub struct GetTask(pub Target);
 
 impl Question for GetTask {
-    type Answer = Option<TaskView>;
+    /// `None` when there is no such task.
+    type Answer = Result<Option<TaskView>, VerbRefused>;
 
-    fn put(self, core: &mut ShardCore, now: Now) -> Option<TaskView> {
-        let id = self.0.find(core)?;
-        core.view_of(id, now)
+    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
+        let Some(id) = self.0.find(core) else {
+            return Ok(None);
+        };
+        match core.view_of(id, now) {
+            Some(view) => Ok(Some(view)),
+            None => match absent(core, id) {
+                VerbRefused::NotFound => Ok(None),
+                damaged => Err(damaged),
+            },
+        }
     }
 }
 
@@ -418,7 +478,7 @@ impl Question for FinishOnce {
             return Ok(view);
         }
         let view = self.finish.put(core, now)?;
-        core.note_request(id, self.request, now);
+        core.note_request(id, self.request);
         Ok(view)
     }
 }
@@ -588,7 +648,7 @@ impl Question for CountTasks {
         let topics = core
             .table
             .topics_mut()
-            .map(|(name, line)| {
+            .map(|line| {
                 let counts = TopicCounts {
                     states: line.counts,
                     lateness: line.lateness.clone(),
@@ -597,7 +657,7 @@ impl Question for CountTasks {
                     ended_per_s: line.ended.per_second(now.mono),
                     totals: line.totals,
                 };
-                (name.clone(), counts)
+                (line.name.clone(), counts)
             })
             .collect();
         ShardCounts {

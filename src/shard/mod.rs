@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   router ──▶ actor ──▶ core ──▶ task::transition        what is asked, or rings
-//!               │  ▲      └─▶ place (wheels)  table  notes
+//!               │  ▲      └─▶ place (wheels)  table (index, shelf)  notes
 //!               ▼  │
 //!            committer ──▶ store                          what is written, before anything is done
 //!               │
@@ -16,6 +16,7 @@ pub mod actor;
 pub mod committer;
 pub mod core;
 pub mod create;
+pub mod index;
 pub mod launch;
 pub mod lease;
 pub mod messages;
@@ -23,6 +24,7 @@ pub mod notes;
 pub mod place;
 pub mod query;
 pub mod router;
+pub mod shelf;
 pub mod slots;
 pub mod table;
 pub mod wakes;

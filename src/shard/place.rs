@@ -3,13 +3,12 @@
 //! Each live task stands in exactly one [`Place`]. Its alarms follow from task and place alone
 //! ([`alarms_of`]), so after any change the shard compares before and after, and moves only what differs.
 
-use crate::clock::DurationMs;
 use crate::ids::TaskId;
+use crate::store::chunk::{ChunkId, Class};
 use crate::task::model::{Lane, State, Task};
 use crate::wheel::Wheel;
 
-/// How long before its instant a push or handler is written as dispatched, so that the sync makes nothing late.
-pub const ARM_AHEAD: DurationMs = DurationMs(20);
+pub use crate::limits::ARM_AHEAD;
 
 /// The one place of a task in its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +25,21 @@ pub enum Place {
     InFlight,
     /// Paused or ended: nothing happens by itself but the end of its retention.
     AtRest,
+}
+
+impl Place {
+    /// All places, each at its number.
+    pub const ALL: [Self; 8] = [
+        Self::Wheel,
+        Self::Ready,
+        Self::Queued,
+        Self::Held,
+        Self::InFlight,
+        Self::AtRest,
+        // There is none with these numbers.
+        Self::AtRest,
+        Self::AtRest,
+    ];
 }
 
 /// The clock an alarm follows.
@@ -54,6 +68,8 @@ pub enum Alarm {
     Tombstone([u8; 16]),
     /// A kept answer may go.
     Answer([u8; 16]),
+    /// The first of a chunk's tasks is due soon, or the last of its ended ones expires.
+    Chunk(ChunkId),
 }
 
 /// An alarm with its time.
@@ -95,6 +111,20 @@ pub fn alarms_of(task: &Task, place: Place) -> [Option<Setting>; 2] {
         .filter(|_| counts)
         .map(|at| (AlarmClock::Steady, at.0, Alarm::TotalTime(task.id)));
     [main, total]
+}
+
+/// The alarm of a task that is known by its entry alone, if it has one: see [`Entry::has_more_alarms`].
+///
+/// [`Entry::has_more_alarms`]: crate::store::chunk::Entry::has_more_alarms
+pub fn alarm_of_entry(class: Class, wake_ms: i64, id: TaskId) -> Option<Setting> {
+    match class {
+        Class::Wall => Some((AlarmClock::Wall, wake_ms, Alarm::Due(id))),
+        Class::Steady => Some((AlarmClock::Steady, wake_ms, Alarm::Due(id))),
+        Class::Succeeded | Class::Dead | Class::Cancelled | Class::Cancels => {
+            Some((AlarmClock::Steady, wake_ms, Alarm::Expire(id)))
+        }
+        Class::InFlight | Class::Paused => None,
+    }
 }
 
 /// One wheel per clock.

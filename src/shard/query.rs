@@ -1,11 +1,15 @@
 //! Lists: what a page asks for, and the bounded look at the records that answers it.
 
-use std::ops::Bound;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
 
-use crate::clock::WallMs;
+use crate::clock::{Now, WallMs};
 use crate::ids::{ShardId, TaskId};
 use crate::limits;
-use crate::shard::table::TaskTable;
+use crate::shard::core::ShardCore;
+use crate::shard::shelf::ChunkMeta;
+use crate::store::chunk::{self, Entry};
 use crate::task::model::{DeadReason, State, Task};
 use crate::task::spec::{Class, TaskKey, TopicName};
 
@@ -13,13 +17,72 @@ use crate::task::spec::{Class, TaskKey, TopicName};
 #[derive(Clone, Debug)]
 pub struct TaskView {
     /// The task.
-    pub task: Task,
+    pub task: Arc<Task>,
     /// What keeps a due task from starting.
     pub blocked_by: Option<&'static str>,
     /// Its shard.
     pub shard: ShardId,
     /// Milliseconds to its due time.
     pub remaining_ms: u64,
+}
+
+/// A task in short: what its shard knows of it without its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slim {
+    /// Its id.
+    pub id: TaskId,
+    /// Where it stands.
+    pub state: State,
+    /// When it is, or was, due.
+    pub due_at: WallMs,
+    /// Grows with each replay and replace.
+    pub generation: u32,
+    /// When it last changed.
+    pub updated_at: WallMs,
+}
+
+impl From<&Task> for Slim {
+    fn from(task: &Task) -> Self {
+        Self {
+            id: task.id,
+            state: task.state,
+            due_at: task.due.at,
+            generation: task.generation,
+            updated_at: task.updated_at,
+        }
+    }
+}
+
+/// A task as a verb left it: whole or, where nothing more had to be read, in short.
+#[derive(Clone, Debug)]
+pub enum Shown {
+    /// With all that is known of it.
+    Whole(Box<TaskView>),
+    /// In short.
+    Slim(Slim),
+}
+
+impl Shown {
+    /// In short.
+    pub fn slim(&self) -> Slim {
+        match self {
+            Self::Whole(view) => Slim::from(&*view.task),
+            Self::Slim(slim) => *slim,
+        }
+    }
+
+    /// As a whole, if it was read.
+    pub fn whole(&self) -> Option<&TaskView> {
+        match self {
+            Self::Whole(view) => Some(view),
+            Self::Slim(_) => None,
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> TaskId {
+        self.slim().id
+    }
 }
 
 /// From an instant (included) to another (excluded).
@@ -161,99 +224,242 @@ pub struct PagePart {
     pub stopped_at: Option<Position>,
 }
 
-/// Looks through a shard's tasks for one page. `view` makes a task's view.
-pub fn page(table: &TaskTable, ask: &PageAsk, view: impl Fn(&Task) -> TaskView) -> PagePart {
-    let filter = &ask.filter;
-    let after = ask.after.map(|position| (position.at, position.id));
-    let lowest = TaskId::from_bytes([0; 16]);
-    match ask.order {
-        Order::EndedLast => {
-            let end = after.map_or(Bound::Unbounded, Bound::Excluded);
-            let ids = table.ids_by_end().range((Bound::Unbounded, end)).rev();
-            look(table, ask, ids, view)
+/// A topic of at most so many tasks is looked through as a whole, by its rows.
+const SMALL_TOPIC: u64 = 4_096;
+
+/// A list's order as numbers that only go up, so that one way of looking serves all three.
+type Key = (i64, [u8; 16]);
+
+impl Order {
+    fn key(self, at_ms: i64, id: TaskId) -> Key {
+        match self {
+            Self::DueFirst => (at_ms, id.to_bytes()),
+            Self::DueLast | Self::EndedLast => (!at_ms, id.to_bytes().map(|byte| !byte)),
         }
-        Order::DueFirst => {
-            let Some(ids) = table.ids_by_due(filter.topic.as_ref()) else {
-                return PagePart::default();
-            };
-            let from = filter.due.after.map(|at| (at, lowest));
-            let start = match (after, from) {
-                (Some(after), Some(from)) if from > after => Bound::Included(from),
-                (Some(after), _) => Bound::Excluded(after),
-                (None, Some(from)) => Bound::Included(from),
-                (None, None) => Bound::Unbounded,
-            };
-            let end = filter
-                .due
-                .before
-                .map_or(Bound::Unbounded, |at| Bound::Excluded((at, lowest)));
-            if is_empty(&start, &end) {
-                return PagePart::default();
-            }
-            look(table, ask, ids.range((start, end)), view)
+    }
+
+    fn position(self, (at_ms, id): Key) -> Position {
+        match self {
+            Self::DueFirst => Position {
+                at: WallMs(at_ms),
+                id: TaskId::from_bytes(id),
+            },
+            Self::DueLast | Self::EndedLast => Position {
+                at: WallMs(!at_ms),
+                id: TaskId::from_bytes(id.map(|byte| !byte)),
+            },
         }
-        Order::DueLast => {
-            let Some(ids) = table.ids_by_due(filter.topic.as_ref()) else {
-                return PagePart::default();
-            };
-            let until = filter.due.before.map(|at| (at, lowest));
-            let end = match (after, until) {
-                (Some(after), Some(until)) => Bound::Excluded(after.min(until)),
-                (Some(one), None) | (None, Some(one)) => Bound::Excluded(one),
-                (None, None) => Bound::Unbounded,
-            };
-            let start = filter
-                .due
-                .after
-                .map_or(Bound::Unbounded, |at| Bound::Included((at, lowest)));
-            if is_empty(&start, &end) {
-                return PagePart::default();
-            }
-            look(table, ask, ids.range((start, end)).rev(), view)
+    }
+
+    /// What the order sorts by, of an entry; `None` if it has no place in it.
+    fn at_of(self, entry: &Entry) -> Option<i64> {
+        match self {
+            Self::DueFirst | Self::DueLast => Some(entry.due_ms),
+            Self::EndedLast => entry.state.is_ended().then_some(entry.ended_ms),
+        }
+    }
+
+    /// The earliest key that a record of the chunk can have, and the latest.
+    fn keys_of(self, chunk: &ChunkMeta) -> (i64, i64) {
+        match self {
+            Self::DueFirst => chunk.due_ms,
+            Self::DueLast => (!chunk.due_ms.1, !chunk.due_ms.0),
+            Self::EndedLast => (!chunk.ended_ms.1, !chunk.ended_ms.0),
         }
     }
 }
 
-/// `BTreeSet::range` panics on a range that ends before it starts.
-fn is_empty<T: Ord>(start: &Bound<T>, end: &Bound<T>) -> bool {
-    match (start, end) {
-        (
-            Bound::Included(start) | Bound::Excluded(start),
-            Bound::Included(end) | Bound::Excluded(end),
-        ) => start >= end,
-        _ => false,
+/// The look for one page: what was found so far in order, and what is still to be opened.
+struct Look<'a> {
+    core: &'a mut ShardCore,
+    ask: &'a PageAsk,
+    now: Now,
+    /// Where to begin and to end, both excluded.
+    after: Option<Key>,
+    range_ms: (i64, i64),
+    found: BinaryHeap<Reverse<Key>>,
+    looked_at: usize,
+}
+
+/// Looks through a shard's tasks for one page.
+pub fn page(core: &mut ShardCore, ask: &PageAsk, now: Now) -> PagePart {
+    let order = ask.order;
+    let span = match order {
+        Order::EndedLast => ask.filter.ended,
+        _ => ask.filter.due,
+    };
+    let low = span.after.map_or(i64::MIN, |at| at.0);
+    let high = span.before.map_or(i64::MAX, |at| at.0.saturating_sub(1));
+    if low > high {
+        return PagePart::default();
+    }
+    let look = Look {
+        core,
+        ask,
+        now,
+        after: ask.after.map(|after| order.key(after.at.0, after.id)),
+        range_ms: match order {
+            Order::DueFirst => (low, high),
+            _ => (!high, !low),
+        },
+        found: BinaryHeap::new(),
+        looked_at: 0,
+    };
+    look.page()
+}
+
+impl Look<'_> {
+    fn page(mut self) -> PagePart {
+        let chunks = if self.look_through_small_topic() {
+            Vec::new()
+        } else {
+            self.look_through_memory();
+            self.chunks()
+        };
+        let mut chunks = chunks.into_iter().peekable();
+        let mut part = PagePart::default();
+        let scan_max = self.ask.scan_max.clamp(1, limits::PAGE_SCAN_MAX);
+        let mut searched_bytes = 0;
+        loop {
+            // Whatever may come before the next that was found has to be looked into first.
+            let next = self.found.peek().map(|Reverse((at_ms, _))| *at_ms);
+            if let Some((_, chunk)) =
+                chunks.next_if(|(first_ms, _)| next.is_none_or(|next| *first_ms <= next))
+            {
+                self.look_into(chunk);
+                continue;
+            }
+            let Some(Reverse(key)) = self.found.pop() else {
+                part.stopped_at = None;
+                return part;
+            };
+            if part.items.len() >= self.ask.limit
+                || (part.stopped_at.is_some() && self.looked_at >= scan_max)
+                || searched_bytes >= limits::PAGE_SEARCH_BYTES_MAX
+            {
+                return part;
+            }
+            self.looked_at += 1;
+            let position = self.ask.order.position(key);
+            part.stopped_at = Some(position);
+            let Some(view) = self.core.view_of(position.id, self.now) else {
+                continue;
+            };
+            if self.ask.filter.text.is_some() {
+                searched_bytes += view.task.weight();
+            }
+            if self.ask.filter.admits(&view.task) {
+                part.items.push((position, view));
+            }
+        }
+    }
+
+    /// Takes an entry that the filter may admit.
+    fn take(&mut self, entry: &Entry) {
+        let filter = &self.ask.filter;
+        let admits = filter.topic.as_ref().is_none_or(|topic| entry.topic == *topic)
+            && (filter.states.is_empty() || filter.states.contains(&entry.state) || may_run(entry, &filter.states));
+        if !admits {
+            return;
+        }
+        let Some(at_ms) = self.ask.order.at_of(entry) else {
+            return;
+        };
+        let key = self.ask.order.key(at_ms, entry.id);
+        let is_in = key.0 >= self.range_ms.0
+            && key.0 <= self.range_ms.1
+            && self.after.is_none_or(|after| key > after);
+        if is_in {
+            self.found.push(Reverse(key));
+        }
+    }
+
+    /// A topic with few tasks is looked through by its rows, however many others there are.
+    fn look_through_small_topic(&mut self) -> bool {
+        let Some(topic) = &self.ask.filter.topic else {
+            return false;
+        };
+        let Some(rows) = self.core.table.rows_of_topic(topic, SMALL_TOPIC) else {
+            return false;
+        };
+        // What a row knows of an ended task is its end.
+        if self.ask.order != Order::EndedLast && rows.iter().any(|row| row.state.is_ended()) {
+            return false;
+        }
+        for row in rows {
+            self.take(&Entry {
+                id: row.id,
+                topic: topic.clone(),
+                key_hash: row.key_hash,
+                class: chunk::Class::Wall,
+                state: row.state,
+                generation: 0,
+                due_ms: row.at_ms,
+                ended_ms: row.at_ms,
+                wake_ms: 0,
+                has_more_alarms: false,
+            });
+        }
+        true
+    }
+
+    fn look_through_memory(&mut self) {
+        let mut entries = Vec::new();
+        self.core.table.entries_in_memory(|entry| entries.push(entry));
+        for entry in entries {
+            self.take(&entry);
+        }
+    }
+
+    /// The chunks that may hold something, by the earliest that it can be.
+    fn chunks(&self) -> Vec<(i64, u32)> {
+        let after_ms = self.after.map_or(i64::MIN, |(at_ms, _)| at_ms);
+        let (low, high) = (self.range_ms.0.max(after_ms), self.range_ms.1);
+        let states = &self.ask.filter.states;
+        let admits = |class: chunk::Class| {
+            let is_of = |state: &State| match class {
+                chunk::Class::Wall | chunk::Class::Steady => {
+                    matches!(state, State::Pending | State::Retrying)
+                }
+                chunk::Class::InFlight => state.is_in_flight(),
+                chunk::Class::Paused => *state == State::Paused,
+                chunk::Class::Succeeded => *state == State::Succeeded,
+                chunk::Class::Dead => *state == State::Dead,
+                chunk::Class::Cancelled | chunk::Class::Cancels => *state == State::Cancelled,
+            };
+            (states.is_empty() || states.iter().any(is_of))
+                && (self.ask.order != Order::EndedLast || class.has_ended())
+        };
+        let mut chunks: Vec<(i64, u32)> = self
+            .core
+            .table
+            .shelf()
+            .chunks()
+            .filter(|(_, meta)| meta.live() > 0 && admits(meta.class))
+            .map(|(chunk, meta)| (self.ask.order.keys_of(meta), chunk))
+            .filter(|((first_ms, last_ms), _)| *first_ms <= high && *last_ms >= low)
+            .map(|((first_ms, _), chunk)| (first_ms, chunk))
+            .collect();
+        chunks.sort_unstable();
+        chunks
+    }
+
+    fn look_into(&mut self, chunk: u32) {
+        match self.core.table.entries_of_chunk(chunk) {
+            Ok(entries) => {
+                self.looked_at += entries.len() / 8;
+                for entry in entries {
+                    self.take(&entry);
+                }
+            }
+            Err(error) => self.core.table.set_fault(error),
+        }
     }
 }
 
-fn look<'a>(
-    table: &TaskTable,
-    ask: &PageAsk,
-    ids: impl Iterator<Item = &'a (WallMs, TaskId)>,
-    view: impl Fn(&Task) -> TaskView,
-) -> PagePart {
-    let mut part = PagePart::default();
-    let scan_max = ask.scan_max.clamp(1, limits::PAGE_SCAN_MAX);
-    let mut searched_bytes = 0;
-    for (looked_at, (at, id)) in ids.enumerate() {
-        let position = Position { at: *at, id: *id };
-        if part.items.len() >= ask.limit
-            || looked_at >= scan_max
-            || searched_bytes >= limits::PAGE_SEARCH_BYTES_MAX
-        {
-            return part;
-        }
-        part.stopped_at = Some(position);
-        if ask.filter.text.is_some() {
-            searched_bytes += table.get(*id).map_or(0, |entry| entry.task.weight());
-        }
-        if let Some(entry) = table.get(*id)
-            && ask.filter.admits(&entry.task)
-        {
-            part.items.push((position, view(&entry.task)));
-        }
-    }
-    part.stopped_at = None;
-    part
+/// A dispatched task that has started is running, in memory only.
+fn may_run(entry: &Entry, states: &[State]) -> bool {
+    entry.state == State::Dispatched && states.contains(&State::Running)
 }
 
 /// Merges the shards' parts into one page; the place to go on from, or `None` at the end.

@@ -5,6 +5,7 @@
 //!                      └ over the record's key, the version and the body
 //!  batch   version 1 │ steady 8 │ change │ change │ …
 //!  change  kind 1 │ id 16 │ length 4 │ value …     kind with its top bit set: removed, no value
+//!                                                 with the next bit set: a cancel of the task, not a task
 //! ```
 //!
 //! The key is part of the sum, so a value that turns up under another key, like one with a flipped bit or a
@@ -22,10 +23,14 @@ use bincode::{BorrowDecode, Encode};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
-use self::record::{CheckpointRecordV1, KeptAnswerRecordV1, TaskRecordV1, TombstoneRecordV1};
-use crate::clock::SteadyMs;
+use self::record::{
+    CancelRecordV1, CheckpointRecordV2, KeptAnswerRecordV1, ManifestRecordV1, MarksRecordV1,
+    SeedRecordV1, TaskRecordV1, TombstoneRecordV1,
+};
+use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::ids::TaskId;
-use crate::store::{KeptAnswer, Note, RecordKey, Tombstone};
+use crate::store::chunk::{ChunkId, Mask};
+use crate::store::{KeptAnswer, Note, RecordKey, StoreError, Tombstone};
 use crate::task::Task;
 use crate::task::spec::{TaskKey, TopicName};
 
@@ -34,11 +39,12 @@ pub const RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A stored form that changes gets the next number, a record struct of its own and a golden test.
 const VALUE_VERSION: u8 = 1;
-const BATCH_VERSION: u8 = 1;
+const BATCH_VERSION: u8 = 2;
 
 const VALUE_HEADER_BYTES: usize = 5;
 const BATCH_HEADER_BYTES: usize = 9;
 const REMOVED: u8 = 0x80;
+const CANCEL: u8 = 0x40;
 
 /// Decoded records are larger than their bytes: short strings become slices, numbers get their full width.
 const DECODED_BYTES_MAX: usize = 16 * RECORD_BYTES_MAX;
@@ -51,8 +57,16 @@ const CONFIG: Configuration<LittleEndian, Varint, Limit<DECODED_BYTES_MAX>> =
 pub struct Damaged(String);
 
 impl Damaged {
-    fn new(why: impl Into<String>) -> Self {
+    pub(super) fn new(why: impl Into<String>) -> Self {
         Self(why.into())
+    }
+
+    /// As the store's error about the record of this task.
+    pub fn of(self, id: TaskId) -> StoreError {
+        StoreError::Corrupt {
+            place: RecordKey::Task(id).to_string(),
+            why: self.0,
+        }
     }
 }
 
@@ -101,12 +115,47 @@ impl std::fmt::Display for RecordKey {
     }
 }
 
+/// What a commit does to one record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// This value stands under the key from here on.
+    Put(Bytes),
+    /// The task is cancelled, without its record having been read: see [`Cancel`].
+    Cancel(Bytes),
+    /// It is gone.
+    Remove,
+}
+
+/// A cancel that is kept beside the record of its task until that is read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cancel {
+    /// When.
+    pub at: WallMs,
+    /// When, in steady time.
+    pub steady: SteadyMs,
+    /// How long the cancelled task is kept.
+    pub retention: DurationMs,
+    /// Who did it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// The request that may be sent again.
+    pub request: Option<u64>,
+}
+
 /// Changes that are committed together, in order, and the steady time at which they were made.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Batch {
-    buffer: Vec<u8>,
+    buffer: Buffer,
     changes: usize,
     largest: usize,
+}
+
+/// Grows until it is sealed; then its slices are shared.
+#[derive(Clone, PartialEq, Eq)]
+enum Buffer {
+    Open(Vec<u8>),
+    Sealed(Bytes),
 }
 
 impl Batch {
@@ -115,7 +164,7 @@ impl Batch {
         let mut buffer = vec![BATCH_VERSION];
         buffer.extend_from_slice(&steady.0.to_le_bytes());
         Self {
-            buffer,
+            buffer: Buffer::Open(buffer),
             changes: 0,
             largest: 0,
         }
@@ -123,7 +172,19 @@ impl Batch {
 
     /// Writes a task, new or changed.
     pub fn put_task(&mut self, task: &Task) {
-        self.put(RecordKey::Task(task.id), &TaskRecordV1::from(task));
+        self.put(RecordKey::Task(task.id), 0, &TaskRecordV1::from(task));
+    }
+
+    /// Writes the value of a task as it was read somewhere else.
+    pub fn put_value(&mut self, id: TaskId, value: &[u8]) {
+        self.put_bytes(RecordKey::Task(id), 0, |buffer| {
+            buffer.extend_from_slice(value);
+        });
+    }
+
+    /// Cancels a task whose record stands in a chunk.
+    pub fn put_cancel(&mut self, id: TaskId, cancel: &Cancel) {
+        self.put(RecordKey::Task(id), CANCEL, &CancelRecordV1::from(cancel));
     }
 
     /// Forgets a task.
@@ -134,7 +195,7 @@ impl Batch {
     /// Writes a tombstone.
     pub fn put_tombstone(&mut self, tombstone: &Tombstone) {
         let key = RecordKey::tombstone(&tombstone.topic, &tombstone.key);
-        self.put(key, &TombstoneRecordV1::from(tombstone));
+        self.put(key, 0, &TombstoneRecordV1::from(tombstone));
     }
 
     /// Forgets a tombstone.
@@ -144,7 +205,8 @@ impl Batch {
 
     /// Writes a kept answer.
     pub fn put_answer(&mut self, kept: &KeptAnswer) {
-        self.put(RecordKey::Answer(kept.key), &KeptAnswerRecordV1::from(kept));
+        let key = RecordKey::Answer(kept.key);
+        self.put(key, 0, &KeptAnswerRecordV1::from(kept));
     }
 
     /// Forgets a kept answer.
@@ -155,7 +217,7 @@ impl Batch {
     /// The steady time it was made at.
     pub fn steady(&self) -> SteadyMs {
         let mut mark = [0; 8];
-        mark.copy_from_slice(&self.buffer[1..BATCH_HEADER_BYTES]);
+        mark.copy_from_slice(&self.encode()[1..BATCH_HEADER_BYTES]);
         SteadyMs(i64::from_le_bytes(mark))
     }
 
@@ -171,12 +233,15 @@ impl Batch {
 
     /// Its size as a journal's payload, in bytes.
     pub fn bytes(&self) -> usize {
-        self.buffer.len()
+        self.encode().len()
     }
 
     /// The batch as a journal's payload.
     pub fn encode(&self) -> &[u8] {
-        &self.buffer
+        match &self.buffer {
+            Buffer::Open(bytes) => bytes,
+            Buffer::Sealed(bytes) => bytes,
+        }
     }
 
     /// The reverse of [`Batch::encode`].
@@ -197,14 +262,14 @@ impl Batch {
         let (mut changes, mut largest) = (0, 0);
         let mut at = BATCH_HEADER_BYTES;
         while at < payload.len() {
-            let change = Change::read(&payload, at)
+            let found = Found::read(&payload, at)
                 .ok_or_else(|| Damaged::new("a batch that is cut short"))?;
             changes += 1;
-            largest = largest.max(change.value.map_or(0, |range| range.len()));
-            at = change.end;
+            largest = largest.max(found.value.map_or(0, |range| range.len()));
+            at = found.end;
         }
         Ok(Self {
-            buffer: payload,
+            buffer: Buffer::Sealed(Bytes::from(payload)),
             changes,
             largest,
         })
@@ -215,69 +280,97 @@ impl Batch {
         self.largest
     }
 
-    /// The changes in order: a value to stand under the key, or `None` where it is removed.
-    pub fn changes(&self) -> impl Iterator<Item = (RecordKey, Option<&[u8]>)> {
-        walk(&self.buffer).map(|change| (change.key, change.value.map(|range| &self.buffer[range])))
+    /// Nothing is added any more: from here on its values can be shared.
+    pub fn seal(&mut self) -> Bytes {
+        if let Buffer::Open(bytes) = &mut self.buffer {
+            self.buffer = Buffer::Sealed(Bytes::from(std::mem::take(bytes)));
+        }
+        match &self.buffer {
+            Buffer::Sealed(bytes) => bytes.clone(),
+            Buffer::Open(_) => Bytes::new(),
+        }
     }
 
-    /// The same, as slices that share the batch's buffer.
-    pub fn into_changes(self) -> impl Iterator<Item = (RecordKey, Option<Bytes>)> {
-        let buffer = Bytes::from(self.buffer);
-        let whole = buffer.clone();
+    /// The changes in order, as slices that share the batch's buffer.
+    pub fn changes(&mut self) -> impl Iterator<Item = (RecordKey, Change)> + use<> {
+        let buffer = self.seal();
         let mut at = BATCH_HEADER_BYTES;
         std::iter::from_fn(move || {
-            let change = Change::read(&whole, at)?;
-            at = change.end;
-            Some((change.key, change.value))
+            let found = Found::read(&buffer, at)?;
+            at = found.end;
+            let change = match found.value {
+                Some(range) if found.is_cancel => Change::Cancel(buffer.slice(range)),
+                Some(range) => Change::Put(buffer.slice(range)),
+                None => Change::Remove,
+            };
+            Some((found.key, change))
         })
-        .map(move |(key, value)| (key, value.map(|range| buffer.slice(range))))
     }
 
-    fn put(&mut self, key: RecordKey, record: &impl Encode) {
-        self.buffer.extend_from_slice(&key.to_bytes());
-        let length_at = self.buffer.len();
-        self.buffer.extend_from_slice(&[0; 4]);
-        encode_value(&mut self.buffer, &key.to_bytes(), record);
-        let length = self.buffer.len() - length_at - 4;
-        self.buffer[length_at..length_at + 4].copy_from_slice(&(length as u32).to_le_bytes());
+    fn open(&mut self) -> &mut Vec<u8> {
+        match &mut self.buffer {
+            Buffer::Open(bytes) => bytes,
+            Buffer::Sealed(_) => panic!("nothing is added to a sealed batch"),
+        }
+    }
+
+    fn put(&mut self, key: RecordKey, flag: u8, record: &impl Encode) {
+        let bytes = key.to_bytes();
+        self.put_bytes(key, flag, |buffer| encode_value(buffer, &bytes, record));
+    }
+
+    fn put_bytes(&mut self, key: RecordKey, flag: u8, write: impl FnOnce(&mut Vec<u8>)) {
+        let [kind, id @ ..] = key.to_bytes();
+        let buffer = self.open();
+        buffer.push(kind | flag);
+        buffer.extend_from_slice(&id);
+        let length_at = buffer.len();
+        buffer.extend_from_slice(&[0; 4]);
+        write(buffer);
+        let length = buffer.len() - length_at - 4;
+        buffer[length_at..length_at + 4].copy_from_slice(&(length as u32).to_le_bytes());
         self.changes += 1;
         self.largest = self.largest.max(length);
     }
 
     fn remove(&mut self, key: RecordKey) {
         let [kind, id @ ..] = key.to_bytes();
-        self.buffer.push(kind | REMOVED);
-        self.buffer.extend_from_slice(&id);
+        let buffer = self.open();
+        buffer.push(kind | REMOVED);
+        buffer.extend_from_slice(&id);
         self.changes += 1;
     }
 }
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let keys = self.changes().map(|(key, value)| match value {
-            Some(_) => format!("put {key}"),
-            None => format!("remove {key}"),
+        let mut copy = self.clone();
+        let keys = copy.changes().map(|(key, change)| match change {
+            Change::Put(_) => format!("put {key}"),
+            Change::Cancel(_) => format!("cancel {key}"),
+            Change::Remove => format!("remove {key}"),
         });
         f.debug_list().entries(keys).finish()
     }
 }
 
 /// Where one change stands in a batch's buffer.
-struct Change {
+struct Found {
     key: RecordKey,
+    is_cancel: bool,
     value: Option<std::ops::Range<usize>>,
     end: usize,
 }
 
-impl Change {
+impl Found {
     fn read(buffer: &[u8], at: usize) -> Option<Self> {
         let mut key: KeyBytes = *buffer.get(at..)?.first_chunk()?;
-        let removed = key[0] & REMOVED != 0;
-        key[0] &= !REMOVED;
+        let flags = key[0] & (REMOVED | CANCEL);
+        key[0] &= !(REMOVED | CANCEL);
         let key = RecordKey::from_bytes(key)?;
         let mut end = at + size_of::<KeyBytes>();
         let mut value = None;
-        if !removed {
+        if flags & REMOVED == 0 {
             let length = u32::from_le_bytes(*buffer.get(end..)?.first_chunk()?);
             let start = end + 4;
             end = start
@@ -285,34 +378,35 @@ impl Change {
                 .filter(|end| *end <= buffer.len())?;
             value = Some(start..end);
         }
-        Some(Self { key, value, end })
+        Some(Self {
+            key,
+            is_cancel: flags & CANCEL != 0,
+            value,
+            end,
+        })
     }
 }
 
-fn walk(buffer: &[u8]) -> impl Iterator<Item = Change> {
-    let mut at = BATCH_HEADER_BYTES;
-    std::iter::from_fn(move || {
-        let change = Change::read(buffer, at)?;
-        at = change.end;
-        Some(change)
-    })
-}
-
-/// How far the wheel covers the journal: what must outlive the journal segments that are dropped.
+/// How far folding has come: what must outlive the journal segments that are dropped. Whatever is numbered past it
+/// was left behind by a fold that was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Checkpoint {
-    /// The last journal sequence that is in the wheel.
+    /// The last journal sequence that is in chunks.
     pub covered: u64,
     /// The largest steady time that was committed.
     pub steady: SteadyMs,
+    /// The last fold that is through.
+    pub fold: u64,
+    /// The fold whose marks replaced all older ones.
+    pub marks_from: u64,
+    /// The number of the next chunk.
+    pub next_chunk: ChunkId,
 }
 
 impl Checkpoint {
     /// As a value that stands under `key`.
     pub fn encode(&self, key: &[u8]) -> Vec<u8> {
-        let mut value = Vec::new();
-        encode_value(&mut value, key, &CheckpointRecordV1::from(*self));
-        value
+        encoded(key, &CheckpointRecordV2::from(*self))
     }
 
     /// The reverse of [`Checkpoint::encode`].
@@ -320,8 +414,68 @@ impl Checkpoint {
     /// # Errors
     /// When the value is not what was written under `key`.
     pub fn decode(key: &[u8], value: &[u8]) -> Result<Self, Damaged> {
-        decode_value(key, value).map(CheckpointRecordV1::into)
+        decode_value(key, value).map(CheckpointRecordV2::into)
     }
+}
+
+/// Names the parts of a value that is too large for one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// Which set of parts.
+    pub stamp: u64,
+    /// How many they are.
+    pub parts: u16,
+    /// How long they are together.
+    pub bytes: u32,
+}
+
+impl Manifest {
+    /// As a value that stands under `key`.
+    pub fn encode(&self, key: &[u8]) -> Vec<u8> {
+        encoded(key, &ManifestRecordV1::from(*self))
+    }
+
+    /// The reverse of [`Manifest::encode`].
+    ///
+    /// # Errors
+    /// When the value is not what was written under `key`.
+    pub fn decode(key: &[u8], value: &[u8]) -> Result<Self, Damaged> {
+        decode_value(key, value).map(ManifestRecordV1::into)
+    }
+}
+
+/// Marks as a value that stands under `key`.
+pub fn encode_marks(key: &[u8], marks: &[(ChunkId, Mask)]) -> Vec<u8> {
+    encoded(key, &MarksRecordV1::from(marks))
+}
+
+/// The reverse of [`encode_marks`].
+///
+/// # Errors
+/// When the value is not what was written under `key`.
+pub fn decode_marks(key: &[u8], value: &[u8]) -> Result<Vec<(ChunkId, Mask)>, Damaged> {
+    decode_value(key, value).map(MarksRecordV1::into)
+}
+
+/// A store's seed as a value that stands under `key`.
+pub fn encode_seed(key: &[u8], seed: u64) -> Vec<u8> {
+    encoded(key, &SeedRecordV1 { seed })
+}
+
+/// The reverse of [`encode_seed`].
+///
+/// # Errors
+/// When the value is not what was written under `key`.
+pub fn decode_seed(key: &[u8], value: &[u8]) -> Result<u64, Damaged> {
+    decode_value(key, value).map(|record: SeedRecordV1| record.seed)
+}
+
+/// A task's value.
+pub fn encode_task(task: &Task) -> Bytes {
+    let mut value = Vec::new();
+    let record = TaskRecordV1::from(task);
+    encode_value(&mut value, &RecordKey::Task(task.id).to_bytes(), &record);
+    Bytes::from(value)
 }
 
 /// Reads a task's value.
@@ -331,6 +485,15 @@ impl Checkpoint {
 pub fn decode_task(id: TaskId, value: &[u8]) -> Result<Task, Damaged> {
     let record: TaskRecordV1<'_> = decode_value(&RecordKey::Task(id).to_bytes(), value)?;
     record.into_task(id)
+}
+
+/// Reads a cancel's value.
+///
+/// # Errors
+/// When the value is not what was written for this task.
+pub fn decode_cancel(id: TaskId, value: &[u8]) -> Result<Cancel, Damaged> {
+    let record: CancelRecordV1<'_> = decode_value(&RecordKey::Task(id).to_bytes(), value)?;
+    Ok(record.into())
 }
 
 /// Reads a note's value; `None` if the key is not a note's.
@@ -351,6 +514,12 @@ pub fn decode_note(key: RecordKey, value: &[u8]) -> Result<Option<Note>, Damaged
             Ok(Some(Note::Answer(record.into_answer(hash))))
         }
     }
+}
+
+fn encoded(key: &[u8], record: &impl Encode) -> Vec<u8> {
+    let mut value = Vec::new();
+    encode_value(&mut value, key, record);
+    value
 }
 
 fn encode_value(buffer: &mut Vec<u8>, key: &[u8], record: &impl Encode) {
@@ -414,7 +583,25 @@ mod tests {
     fn value_of(task: &Task) -> Vec<u8> {
         let mut batch = Batch::new(SteadyMs(0));
         batch.put_task(task);
-        batch.changes().next().unwrap().1.unwrap().to_vec()
+        first_value(&mut batch)
+    }
+
+    fn first_value(batch: &mut Batch) -> Vec<u8> {
+        match batch.changes().next().unwrap().1 {
+            Change::Put(value) | Change::Cancel(value) => value.to_vec(),
+            Change::Remove => panic!("it has no value"),
+        }
+    }
+
+    fn a_cancel() -> Cancel {
+        Cancel {
+            at: WallMs(1_796_000_000_000),
+            steady: SteadyMs(-3),
+            retention: DurationMs(86_400_000),
+            by: "api".into(),
+            reason: "paid".into(),
+            request: Some(9),
+        }
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -461,22 +648,44 @@ mod tests {
         let mut batch = Batch::new(SteadyMs(0x0102));
         batch.put_tombstone(&tombstone);
         batch.put_answer(&answer);
+        batch.put_cancel(task.id, &a_cancel());
         batch.remove_task(task.id);
         assert_eq!(hex(batch.encode()), GOLDEN_BATCH);
         let checkpoint = Checkpoint {
             covered: 1000,
             steady: SteadyMs(-2),
+            fold: 300,
+            marks_from: 7,
+            next_chunk: ChunkId(70_000),
         };
-        assert_eq!(hex(&checkpoint.encode(&[0])), GOLDEN_CHECKPOINT);
+        let marks = [(ChunkId(1), 5), (ChunkId(9), Mask::MAX)];
+        let manifest = Manifest {
+            stamp: 4,
+            parts: 50,
+            bytes: 1_000_000,
+        };
+        let values = [
+            checkpoint.encode(b"k"),
+            encode_marks(b"m", &marks),
+            encode_seed(b"s", u64::MAX - 1),
+            manifest.encode(b"n"),
+        ];
+        assert_eq!(values.map(|value| hex(&value)), GOLDEN_VALUES);
     }
 
     const GOLDEN_BATCH: &str = concat!(
-        "0102010000000000000296598c3be8493152f4fd358a5bcdf4a32f000000018cf7a3530c6f726465",
+        "0202010000000000000296598c3be8493152f4fd358a5bcdf4a32f000000018cf7a3530c6f726465",
         "722e756e706169640e6f726465722d3030303030303031fd0050e253440300000470616964030000",
-        "00000000000000000000000000110d00000001cd8ea26122060801c9027b7d8101a229f12801785b",
-        "8000000000000001",
+        "00000000000000000000000000110d00000001cd8ea26122060801c9027b7d4101a229f12801785b",
+        "80000000000000011f000000013098d863fd0050e2534403000005fc005c26050361706904706169",
+        "6401098101a229f12801785b8000000000000001",
     );
-    const GOLDEN_CHECKPOINT: &str = "01d49a10c8fbe80303";
+    const GOLDEN_VALUES: [&str; 4] = [
+        "013cbb01f4fbe80303fb2c0107fc70110100",
+        "0163820ff202010509feffffffffffffffffffffffffffffffff",
+        "0106caf00cfdfeffffffffffffff",
+        "01b36ca9e10432fc40420f00",
+    ];
 
     #[test]
     fn a_typical_task_is_small() {
@@ -498,10 +707,47 @@ mod tests {
         let checkpoint = Checkpoint {
             covered: 7,
             steady: SteadyMs(-4),
+            fold: 3,
+            marks_from: 2,
+            next_chunk: ChunkId(1),
         };
         let value = checkpoint.encode(&[0]);
         assert_eq!(Checkpoint::decode(&[0], &value), Ok(checkpoint));
         assert!(Checkpoint::decode(&[1], &value).is_err());
+    }
+
+    #[test]
+    fn a_cancel_comes_back_only_for_its_own_task() {
+        let (task, other) = (plain_task(1).id, plain_task(2).id);
+        let mut batch = Batch::new(SteadyMs(0));
+        batch.put_cancel(task, &a_cancel());
+        let (key, change) = batch.changes().next().unwrap();
+        assert!(matches!(change, Change::Cancel(_)), "{change:?}");
+        assert_eq!(key, RecordKey::Task(task));
+        let value = first_value(&mut batch);
+        assert_eq!(decode_cancel(task, &value), Ok(a_cancel()));
+        assert!(decode_cancel(other, &value).is_err());
+    }
+
+    #[test]
+    fn marks_seeds_and_manifests_come_back_only_under_their_own_keys() {
+        // As wide as a mark can be, so that their number bounds an entry.
+        let marks = vec![(ChunkId(u64::MAX), Mask::MAX); 700];
+        let value = encode_marks(b"m1", &marks);
+        assert!(value.len() <= 20 * 1024, "{} bytes", value.len());
+        assert_eq!(decode_marks(b"m1", &value), Ok(marks));
+        assert!(decode_marks(b"m2", &value).is_err());
+        let value = encode_seed(b"s", 17);
+        assert_eq!(decode_seed(b"s", &value), Ok(17));
+        assert!(decode_seed(b"k", &value).is_err());
+        let manifest = Manifest {
+            stamp: u64::MAX,
+            parts: 1,
+            bytes: u32::MAX,
+        };
+        let value = manifest.encode(b"n1");
+        assert_eq!(Manifest::decode(b"n1", &value), Ok(manifest));
+        assert!(Manifest::decode(b"n2", &value).is_err());
     }
 
     #[test]
@@ -534,7 +780,10 @@ mod tests {
             batch.put_answer(&answer);
             let notes: Vec<Note> = batch
                 .changes()
-                .filter_map(|(key, value)| decode_note(key, value.unwrap()).unwrap())
+                .filter_map(|(key, change)| match change {
+                    Change::Put(value) => decode_note(key, &value).unwrap(),
+                    _ => None,
+                })
                 .collect();
             prop_assert_eq!(notes, [Note::Tombstone(tombstone), Note::Answer(answer)]);
         }
@@ -581,14 +830,15 @@ mod tests {
                 if *put { batch.put_task(task) } else { batch.remove_task(task.id) }
             }
             prop_assert_eq!((batch.len(), batch.is_empty()), (tasks.len(), tasks.is_empty()));
-            let copy = Batch::decode(batch.encode().to_vec()).unwrap();
-            prop_assert_eq!(&copy, &batch);
+            let mut copy = Batch::decode(batch.encode().to_vec()).unwrap();
+            prop_assert_eq!(copy.largest(), batch.largest());
             prop_assert_eq!(copy.steady(), SteadyMs(steady));
-            let shared: Vec<_> = copy.into_changes().collect();
-            for ((change, shared), (task, put)) in batch.changes().zip(&shared).zip(&tasks) {
-                prop_assert_eq!(change.0, RecordKey::Task(task.id));
-                prop_assert_eq!(change.1, shared.1.as_deref());
-                prop_assert_eq!(change.1.is_some(), *put);
+            let read: Vec<_> = copy.changes().collect();
+            prop_assert_eq!(&read, &batch.changes().collect::<Vec<_>>());
+            prop_assert_eq!(&copy, &batch);
+            for ((key, change), (task, put)) in read.iter().zip(&tasks) {
+                prop_assert_eq!(*key, RecordKey::Task(task.id));
+                prop_assert_eq!(matches!(change, Change::Put(_)), *put);
             }
             for cut in BATCH_HEADER_BYTES..batch.bytes() {
                 // A cut at a change's edge gives a shorter batch; everything else is refused.

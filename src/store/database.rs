@@ -113,9 +113,14 @@ impl Database {
     /// An error that names a record of this database.
     pub fn corrupt(&self, what: impl fmt::Display, why: impl fmt::Display) -> StoreError {
         StoreError::Corrupt {
-            place: format!("{what} in {}", self.path.display()),
+            place: self.place_of(what),
             why: why.to_string(),
         }
+    }
+
+    /// Names a record of this database.
+    pub fn place_of(&self, what: impl fmt::Display) -> String {
+        format!("{what} in {}", self.path.display())
     }
 }
 

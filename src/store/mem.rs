@@ -8,42 +8,55 @@
 //!  fail_commit(n, BeforeSync)   the n-th commit fails, nothing of it is there
 //!  fail_commit(n, AfterSync)    the n-th commit fails, all of it is there
 //!  hold_commit()                the next commit waits, written but not synced, until it is let go
+//!  fail_reads(n)                the next n reads of chunks fail
+//!  damage(chunk)                a chunk's body no longer reads
 //!  take_over()                  another owner has begun: every owner there is has a stale epoch
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use uuid::Uuid;
 
-use crate::clock::{SteadyMs, WallMs};
+use crate::clock::SteadyMs;
 use crate::ids::ShardEpoch;
-use crate::store::codec::{Damaged, RECORD_BYTES_MAX, decode_note, decode_task};
-use crate::store::{Batch, Begun, Note, RecordKey, ShardStore, StoreError, Tended};
-use crate::task::Task;
+use crate::store::chunk::{
+    ChunkId, ChunkIndex, Cut, Cutter, Fold, Folded, Marks, Mask, PackedChunk, ReadChunks,
+};
+use crate::store::codec::{RECORD_BYTES_MAX, decode_note};
+use crate::store::{Batch, Begun, RecordKey, ShardStore, StoreError, Stored, Tended};
 
 /// Longest wait for a held commit, from either side.
 const HOLD_MAX: Duration = Duration::from_secs(30);
+/// Slices of a fold: in the last of them it becomes visible as a whole.
+const SLICES: u32 = 3;
 
 /// A disk in memory. Clones share it.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct MemDisk(Arc<Mutex<Disk>>);
 
 #[derive(Default)]
 struct Disk {
-    records: BTreeMap<RecordKey, Bytes>,
+    chunks: BTreeMap<ChunkId, (ChunkIndex, PackedChunk)>,
+    masks: HashMap<ChunkId, Mask>,
+    notes: BTreeMap<RecordKey, Bytes>,
+    /// What no fold has covered yet.
+    journal: Vec<Batch>,
+    next_chunk: ChunkId,
     steady: SteadyMs,
     epoch: ShardEpoch,
+    seed: u64,
     /// How often the machine crashed; an owner from before is dead.
     crashes: u32,
     commits: u64,
     fault: Option<(u64, Fault)>,
     hold: Option<Hold>,
+    failing_reads: u32,
 }
 
 /// When a commit fails.
@@ -55,10 +68,19 @@ pub enum Fault {
     AfterSync,
 }
 
+impl Default for MemDisk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl MemDisk {
     /// An empty disk.
     pub fn new() -> Self {
-        Self::default()
+        Self(Arc::new(Mutex::new(Disk {
+            seed: Uuid::new_v4().as_u128() as u64,
+            ..Disk::default()
+        })))
     }
 
     /// A store over this disk, for a new owner.
@@ -67,6 +89,7 @@ impl MemDisk {
             disk: self.clone(),
             crashes: self.0.lock().crashes,
             poisoned: false,
+            folding: None,
         }
     }
 
@@ -75,6 +98,7 @@ impl MemDisk {
         let mut disk = self.0.lock();
         disk.crashes += 1;
         disk.fault = None;
+        disk.failing_reads = 0;
         if let Some(hold) = disk.hold.take() {
             hold.release();
         }
@@ -98,6 +122,30 @@ impl MemDisk {
         let hold = Hold::default();
         self.0.lock().hold = Some(hold.clone());
         hold
+    }
+
+    /// Makes the next `count` reads of chunks fail.
+    pub fn fail_reads(&self, count: u32) {
+        self.0.lock().failing_reads = count;
+    }
+
+    /// Changes one byte of a chunk's body. Whether there is such a chunk.
+    pub fn damage(&self, chunk: ChunkId) -> bool {
+        let mut disk = self.0.lock();
+        let Some((_, body)) = disk.chunks.get_mut(&chunk) else {
+            return false;
+        };
+        let mut bytes = body.bytes.to_vec();
+        if let Some(last) = bytes.last_mut() {
+            *last ^= 1;
+        }
+        body.bytes = bytes.into();
+        true
+    }
+
+    /// The chunks there are, in order.
+    pub fn chunks(&self) -> Vec<ChunkId> {
+        self.0.lock().chunks.keys().copied().collect()
     }
 
     /// How many commits were tried.
@@ -155,6 +203,15 @@ pub struct MemStore {
     disk: MemDisk,
     crashes: u32,
     poisoned: bool,
+    folding: Option<Folding>,
+}
+
+/// A fold that is not through. It lives with its owner: a crash takes it back.
+struct Folding {
+    fold: Fold,
+    /// How many batches of the journal it covers.
+    covered: usize,
+    slices: u32,
 }
 
 impl MemStore {
@@ -177,7 +234,7 @@ impl MemStore {
         })
     }
 
-    fn write(&self, epoch: ShardEpoch, batch: Batch) -> Result<(), StoreError> {
+    fn write(&self, epoch: ShardEpoch, batch: &Batch) -> Result<(), StoreError> {
         let mut disk = self.disk_of(epoch)?;
         disk.commits += 1;
         if let Some(hold) = disk.hold.take() {
@@ -191,64 +248,98 @@ impl MemStore {
             .take_if(|(nth, _)| *nth <= commits)
             .map(|(_, fault)| fault);
         if fault == Some(Fault::BeforeSync) {
-            return Err(refused());
+            return Err(refused("commit"));
         }
         disk.steady = disk.steady.max(batch.steady());
-        for (key, value) in batch.into_changes() {
-            match value {
-                Some(value) => disk.records.insert(key, value),
-                None => disk.records.remove(&key),
-            };
-        }
+        disk.journal.push(batch.clone());
         match fault {
-            Some(_) => Err(refused()),
+            Some(_) => Err(refused("commit")),
             None => Ok(()),
         }
     }
 }
 
+impl Disk {
+    /// Makes a fold count, all at once.
+    fn carry_over(&mut self, Folding { fold, covered, .. }: Folding) -> Folded {
+        let mut cutter = Cutter::new(fold.table.clone(), self.next_chunk);
+        let mut folded = Folded::default();
+        for Cut { index, body, .. } in &mut cutter {
+            folded.chunks.push(index.clone());
+            self.chunks.insert(index.id, (index, body));
+        }
+        self.next_chunk = cutter.next_id();
+        for (key, value) in &fold.table.notes {
+            match value {
+                Some(value) => self.notes.insert(*key, value.clone()),
+                None => self.notes.remove(key),
+            };
+        }
+        match fold.marks {
+            Marks::Changed(masks) => self.masks.extend(masks),
+            Marks::All(masks) => self.masks = masks.into_iter().collect(),
+        }
+        for chunk in &fold.drop {
+            self.chunks.remove(chunk);
+            self.masks.remove(chunk);
+        }
+        self.journal.drain(..covered);
+        folded
+    }
+}
+
 impl ShardStore for MemStore {
     fn begin(&mut self) -> Result<Begun, StoreError> {
+        self.folding = None;
         let mut disk = self.disk()?;
         disk.epoch.0 += 1;
         Ok(Begun {
             epoch: disk.epoch,
             steady: disk.steady,
+            seed: disk.seed,
         })
     }
 
-    fn read_due(
-        &mut self,
-        due: Range<WallMs>,
-        visit: &mut dyn FnMut(Task),
-    ) -> Result<(), StoreError> {
+    fn recover(&mut self, visit: &mut dyn FnMut(Stored)) -> Result<(), StoreError> {
         // Copied out, so that a visitor may use the disk.
-        let records = self.disk()?.records.clone();
-        let mut tasks = Vec::new();
-        for (key, value) in records {
-            if let RecordKey::Task(id) = key {
-                tasks.push(decode_task(id, &value).map_err(|damaged| corrupt(key, &damaged))?);
+        let (chunks, notes, journal) = {
+            let disk = self.disk()?;
+            let mask = |id| disk.masks.get(id).copied().unwrap_or_default();
+            let chunks = disk.chunks.iter();
+            let chunks: Vec<_> = chunks
+                .map(|(id, (index, _))| (index.clone(), mask(id)))
+                .collect();
+            (chunks, disk.notes.clone(), disk.journal.clone())
+        };
+        for (index, mask) in chunks {
+            visit(Stored::Chunk(index, mask));
+        }
+        for (key, value) in notes {
+            match decode_note(key, &value) {
+                Ok(note) => note.into_iter().for_each(|note| visit(Stored::Note(note))),
+                Err(why) => visit(Stored::Damaged {
+                    place: key.to_string(),
+                    why: why.to_string(),
+                }),
             }
         }
-        tasks.retain(|task| due.contains(&task.due.at));
-        tasks.sort_by_key(|task| task.due.at);
-        tasks.into_iter().for_each(visit);
+        for mut batch in journal {
+            for (key, change) in batch.changes() {
+                visit(Stored::Change(key, change));
+            }
+        }
         Ok(())
     }
 
-    fn read_notes(&mut self, visit: &mut dyn FnMut(Note)) -> Result<(), StoreError> {
-        let records = self.disk()?.records.clone();
-        for (key, value) in records {
-            if let Some(note) =
-                decode_note(key, &value).map_err(|damaged| corrupt(key, &damaged))?
-            {
-                visit(note);
-            }
-        }
-        Ok(())
+    fn reader(&self) -> Result<Arc<dyn ReadChunks>, StoreError> {
+        drop(self.disk()?);
+        Ok(Arc::new(MemReader {
+            disk: self.disk.clone(),
+            crashes: self.crashes,
+        }))
     }
 
-    fn commit(&mut self, epoch: ShardEpoch, batch: Batch) -> Result<(), StoreError> {
+    fn commit(&mut self, epoch: ShardEpoch, batch: &Batch) -> Result<(), StoreError> {
         if batch.largest() > RECORD_BYTES_MAX {
             return Err(StoreError::TooLarge {
                 bytes: batch.largest(),
@@ -260,21 +351,80 @@ impl ShardStore for MemStore {
         written
     }
 
-    fn tend(&mut self, epoch: ShardEpoch) -> Result<Tended, StoreError> {
-        self.disk_of(epoch).map(|_| Tended::Idle)
+    fn fold(&mut self, epoch: ShardEpoch, fold: Fold) -> Result<(), StoreError> {
+        let covered = self.disk_of(epoch)?.journal.len();
+        if self.folding.is_some() {
+            self.poisoned = true;
+            return Err(StoreError::Poisoned);
+        }
+        self.folding = Some(Folding {
+            fold,
+            covered,
+            slices: 0,
+        });
+        Ok(())
+    }
+
+    fn tend(&mut self, epoch: ShardEpoch, _bytes_min: usize) -> Result<Tended, StoreError> {
+        let mut folding = self.folding.take();
+        let mut disk = self.disk_of(epoch)?;
+        let through = folding.take_if(|folding| {
+            folding.slices += 1;
+            folding.slices == SLICES
+        });
+        if let Some(through) = through {
+            return Ok(Tended::Folded(disk.carry_over(through)));
+        }
+        drop(disk);
+        self.folding = folding;
+        Ok(match self.folding {
+            Some(_) => Tended::More,
+            None => Tended::Idle,
+        })
     }
 }
 
-fn corrupt(key: RecordKey, damaged: &Damaged) -> StoreError {
-    StoreError::Corrupt {
-        place: key.to_string(),
-        why: damaged.to_string(),
+/// Reads the chunks of a disk in memory.
+struct MemReader {
+    disk: MemDisk,
+    crashes: u32,
+}
+
+impl MemReader {
+    fn read<T>(
+        &self,
+        chunk: ChunkId,
+        take: impl FnOnce(&(ChunkIndex, PackedChunk)) -> T,
+    ) -> Result<T, StoreError> {
+        let mut disk = self.disk.0.lock();
+        if disk.crashes != self.crashes {
+            return Err(StoreError::Poisoned);
+        }
+        if disk.failing_reads > 0 {
+            disk.failing_reads -= 1;
+            return Err(refused("read"));
+        }
+        let found = disk.chunks.get(&chunk).map(take);
+        found.ok_or_else(|| StoreError::Corrupt {
+            place: chunk.to_string(),
+            why: "is missing".to_owned(),
+        })
     }
 }
 
-fn refused() -> StoreError {
+impl ReadChunks for MemReader {
+    fn index(&self, chunk: ChunkId) -> Result<ChunkIndex, StoreError> {
+        self.read(chunk, |(index, _)| index.clone())
+    }
+
+    fn packed(&self, chunk: ChunkId) -> Result<PackedChunk, StoreError> {
+        self.read(chunk, |(_, body)| body.clone())
+    }
+}
+
+fn refused(doing: &'static str) -> StoreError {
     StoreError::Io {
-        doing: "commit",
+        doing,
         file: PathBuf::from("(in memory)"),
         source: io::Error::other("a test made it fail"),
     }
@@ -284,7 +434,8 @@ fn refused() -> StoreError {
 #[expect(clippy::unwrap_used, reason = "a test that can't go on should stop")]
 mod tests {
     use super::*;
-    use crate::store::EVERY_DUE;
+    use crate::store::Change;
+    use crate::store::chunk::{Entry, Memtable, Recent};
     use crate::testing::arbitrary::plain_task;
 
     fn batch(n: u64) -> Batch {
@@ -295,7 +446,7 @@ mod tests {
 
     fn count(disk: &MemDisk) -> usize {
         let (mut store, mut count) = (disk.store(), 0);
-        store.read_due(EVERY_DUE, &mut |_| count += 1).unwrap();
+        store.recover(&mut |_| count += 1).unwrap();
         count
     }
 
@@ -306,13 +457,13 @@ mod tests {
             let mut store = disk.store();
             let epoch = store.begin().unwrap().epoch;
             disk.fail_commit(2, fault);
-            store.commit(epoch, batch(1)).unwrap();
+            store.commit(epoch, &batch(1)).unwrap();
             assert!(matches!(
-                store.commit(epoch, batch(2)),
+                store.commit(epoch, &batch(2)),
                 Err(StoreError::Io { .. })
             ));
             assert!(matches!(
-                store.commit(epoch, batch(3)),
+                store.commit(epoch, &batch(3)),
                 Err(StoreError::Poisoned)
             ));
             assert_eq!(count(&disk), there);
@@ -325,7 +476,7 @@ mod tests {
         let mut store = disk.store();
         let epoch = store.begin().unwrap().epoch;
         let hold = disk.hold_commit();
-        let writer = std::thread::spawn(move || store.commit(epoch, batch(1)));
+        let writer = std::thread::spawn(move || store.commit(epoch, &batch(1)));
         assert!(hold.wait_until_reached());
         disk.crash();
         hold.release();
@@ -334,12 +485,43 @@ mod tests {
     }
 
     #[test]
+    fn reads_of_chunks_fail_as_the_test_asked() {
+        let disk = MemDisk::new();
+        let mut store = disk.store();
+        let epoch = store.begin().unwrap().epoch;
+        let mut table = Memtable::default();
+        let task = plain_task(1);
+        let (_, change) = batch(1).changes().next().unwrap();
+        let Change::Put(value) = change else {
+            panic!("{change:?}");
+        };
+        let entry = Entry::of(&task, 0);
+        table.tasks.insert(task.id, Recent { entry, value });
+        let fold = Fold {
+            table: Arc::new(table),
+            marks: Marks::Changed(Vec::new()),
+            drop: Vec::new(),
+        };
+        store.fold(epoch, fold).unwrap();
+        while !matches!(store.tend(epoch, 0).unwrap(), Tended::Folded(_)) {}
+        let [chunk] = disk.chunks()[..] else {
+            panic!("one task is one chunk");
+        };
+        let reader = store.reader().unwrap();
+        disk.fail_reads(1);
+        assert!(reader.packed(chunk).is_err());
+        assert_eq!(reader.packed(chunk).unwrap().unpack().unwrap().len(), 1);
+        assert!(disk.damage(chunk));
+        assert!(reader.packed(chunk).unwrap().unpack().is_err());
+    }
+
+    #[test]
     fn another_owner_makes_every_epoch_stale() {
         let disk = MemDisk::new();
         let mut store = disk.store();
         let given = store.begin().unwrap().epoch;
         let present = disk.take_over();
-        let refused = store.commit(given, batch(1)).unwrap_err();
+        let refused = store.commit(given, &batch(1)).unwrap_err();
         assert!(
             matches!(refused, StoreError::StaleEpoch { given: g, present: p } if (g, p) == (given, present))
         );

@@ -2,19 +2,21 @@
 //! it, during it and after it.
 //!
 //! ```text
-//!  begin()      a new epoch is minted; whatever an older owner still tries is refused from here on
-//!  read_due()   every task whose due time lies in a range      ┐ recovery: the whole range once,
-//!  read_notes() tombstones and kept answers                    ┘ then only commits
-//!  commit()     one batch: all of it or nothing, synced to the disk when it returns
-//!  tend()       a slice of the store's own housekeeping, between commits
+//!  begin()     a new epoch is minted; whatever an older owner still tries is refused from here on
+//!  recover()   chunks with their marks, notes, then what was committed since the last fold, in order
+//!  commit()    one batch: all of it or nothing, synced to the disk when it returns
+//!  fold()      carries what was committed so far over into chunks …
+//!  tend()      … in slices, between commits
+//!  reader()    reads chunks, from other threads too
 //! ```
 //!
-//! It takes commits and due ranges, never single records on a verb's path: the shard answers from memory. There
-//! are two stores, [`mem`] (the reference, which forgets what was not synced on `crash()`) and [`local`] (a
+//! It takes commits and folds, and reads chunks; what a verb needs to know of a task stands in the shard's index.
+//! There are two stores, [`mem`] (the reference, which forgets what was not synced on `crash()`) and [`local`] (a
 //! synced journal file in front of sled), and one suite ([`conformance`]) that both must pass.
 //!
 //! A store has one owner at a time and is used from one thread. It knows nothing of shards, actors or clocks.
 
+pub mod chunk;
 pub mod codec;
 #[cfg(test)]
 mod conformance;
@@ -22,17 +24,17 @@ pub mod database;
 pub mod local;
 pub mod mem;
 
-use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::clock::{SteadyMs, WallMs};
 use crate::ids::{ShardEpoch, TaskId};
-use crate::task::Task;
+use crate::store::chunk::{ChunkIndex, Fold, Folded, Mask, ReadChunks};
 use crate::task::spec::{TaskKey, TopicName};
 
-pub use codec::Batch;
+pub use codec::{Batch, Change};
 
 /// A cancel that came before its create and still wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,15 +80,37 @@ pub struct Begun {
     pub epoch: ShardEpoch,
     /// The largest steady time that was committed.
     pub steady: SteadyMs,
+    /// The seed of this store's key hashes: drawn once, the same for ever.
+    pub seed: u64,
+}
+
+/// Something that a new owner finds.
+#[derive(Debug)]
+pub enum Stored {
+    /// A chunk, older ones first, and which of its records are dead.
+    Chunk(ChunkIndex, Mask),
+    /// Something that does not read back. It is set aside; the rest is served.
+    Damaged {
+        /// File and offset, or key.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A tombstone or kept answer.
+    Note(Note),
+    /// A change that was committed since the last fold, in the order of commits, after all else.
+    Change(RecordKey, Change),
 }
 
 /// What a slice of housekeeping found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Tended {
     /// Nothing to do.
     Idle,
     /// More of it waits.
     More,
+    /// The fold is through and durable. The next may begin.
+    Folded(Folded),
 }
 
 /// Why the store did not do it. After any error but [`StoreError::StaleEpoch`] and [`StoreError::TooLarge`] the
@@ -133,9 +157,6 @@ pub enum StoreError {
     },
 }
 
-/// All that ever can be due.
-pub const EVERY_DUE: Range<WallMs> = WallMs(i64::MIN)..WallMs(i64::MAX);
-
 /// The store of one shard. See the module's header for the order of calls.
 pub trait ShardStore: Send + 'static {
     /// Mints the next epoch, durably, and takes the store over.
@@ -146,22 +167,18 @@ pub trait ShardStore: Send + 'static {
     /// I/O and corruption; the store can't be used then.
     fn begin(&mut self) -> Result<Begun, StoreError>;
 
-    /// Visits every task whose due time lies in `due`, in due order as far as the layout has one, each exactly
-    /// once and in its latest committed form. Ended tasks count by the due time they had.
+    /// Visits all that is stored, once, after `begin` and before the first commit. Changes nothing that counts: a
+    /// fold that was cut off is taken back, its journal is still there.
     ///
     /// # Errors
-    /// I/O and corruption.
-    fn read_due(
-        &mut self,
-        due: Range<WallMs>,
-        visit: &mut dyn FnMut(Task),
-    ) -> Result<(), StoreError>;
+    /// I/O, and corruption of what nothing else can make good (the journal).
+    fn recover(&mut self, visit: &mut dyn FnMut(Stored)) -> Result<(), StoreError>;
 
-    /// Visits every tombstone and kept answer.
+    /// Reads this store's chunks, for as long as its owner lives.
     ///
     /// # Errors
-    /// I/O and corruption.
-    fn read_notes(&mut self, visit: &mut dyn FnMut(Note)) -> Result<(), StoreError>;
+    /// Before `begin`, or after an error.
+    fn reader(&self) -> Result<Arc<dyn ReadChunks>, StoreError>;
 
     /// Commits one batch: all or nothing, synced when it returns.
     ///
@@ -171,13 +188,24 @@ pub trait ShardStore: Send + 'static {
     /// # Errors
     /// `StaleEpoch` when a newer owner has begun, also if that happened while this batch was being synced;
     /// `TooLarge`, and nothing was written; I/O.
-    fn commit(&mut self, epoch: ShardEpoch, batch: Batch) -> Result<(), StoreError>;
+    fn commit(&mut self, epoch: ShardEpoch, batch: &Batch) -> Result<(), StoreError>;
 
-    /// Does one bounded slice (a few milliseconds) of housekeeping; changes nothing that can be read.
+    /// Hands in a fold, which covers every commit before it. One at a time: the next only after `tend` has answered
+    /// `Folded`.
+    ///
+    /// Dies before it is through: recovery sees the chunks and marks of the fold before, and the journal. Dies after:
+    /// the new chunks and marks, and the journal from here on.
     ///
     /// # Errors
-    /// I/O.
-    fn tend(&mut self, epoch: ShardEpoch) -> Result<Tended, StoreError>;
+    /// `StaleEpoch`; `Poisoned` also if a fold is at work.
+    fn fold(&mut self, epoch: ShardEpoch, fold: Fold) -> Result<(), StoreError>;
+
+    /// Does one bounded slice (a few milliseconds) of folding, and at least so many bytes of it; changes nothing that
+    /// can be read.
+    ///
+    /// # Errors
+    /// `StaleEpoch`, I/O.
+    fn tend(&mut self, epoch: ShardEpoch, bytes_min: usize) -> Result<Tended, StoreError>;
 }
 
 /// Where the records of one task live, for the stores' own maps.

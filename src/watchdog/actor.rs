@@ -15,19 +15,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::clock::{Clock, DurationMs, MonoMs};
 
 use super::Board;
 use super::child::{
-    ChildContext, ChildId, ChildSpec, ChildState, ChildStatus, Generation, KillSwitch, PulseStatus,
-    StartChild, StartFault,
+    ChildContext, ChildId, ChildSpec, ChildState, ChildStatus, Excused, Generation, KillSwitch,
+    PulseStatus, StartChild, StartFault,
 };
 use super::death_notice::{Death, DeathCause, DeathNotice};
 use super::liveness::{Bounds, Verdict, verdict};
 use super::pulse::Pulse;
-use super::restart::{NextStart, RestartHistory};
+use super::restart::{EXCUSED_PAUSE, NextStart, RestartHistory};
 
 /// How often pulses are read.
 const ROUND: Duration = Duration::from_millis(50);
@@ -51,6 +51,7 @@ pub(super) struct Child {
     id: ChildId,
     start: Arc<StartChild>,
     history: RestartHistory,
+    excused: Box<Excused>,
     pub(super) status: ChildStatus,
     /// The incarnation that is not over yet.
     life: Option<Life>,
@@ -76,6 +77,7 @@ impl Child {
             id,
             start: Arc::from(spec.start),
             history: RestartHistory::new(spec.restart),
+            excused: spec.excused,
             status: ChildStatus {
                 name: spec.name,
                 generation: Generation::default(),
@@ -176,7 +178,25 @@ impl Child {
             return self.start(watchdog, now);
         }
         let fault = life.fault();
-        match self.history.next(now) {
+        let excused = (self.excused)();
+        let next = if excused {
+            NextStart::RestartAfter(EXCUSED_PAUSE)
+        } else {
+            self.history.next(now)
+        };
+        match next {
+            // It may go on for a night: told once, and then only to who looks closer.
+            NextStart::RestartAfter(_)
+                if excused && self.status.last_fault.as_ref() == Some(&fault) =>
+            {
+                debug!(%child, %generation, %fault, "child died again of the same");
+                self.enter(
+                    ChildState::BackingOff {
+                        until: now.after(EXCUSED_PAUSE),
+                    },
+                    now,
+                );
+            }
             NextStart::RestartAfter(DurationMs(0)) => {
                 warn!(%child, %generation, %fault, "child died, is started again");
                 self.start(watchdog, now);
@@ -432,6 +452,7 @@ impl Handler<Look> for WatchdogActor {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
 
     use actix::ActorContext;
@@ -618,6 +639,37 @@ mod tests {
         assert!(watchdog.child("broken").is_parked());
         watchdog.restart("broken").expect("it is known");
         watchdog.wait_for("broken", |child| child.generation > Generation(5));
+    }
+
+    #[test]
+    fn an_excused_child_is_tried_at_a_steady_pace_never_parked_and_nothing_of_it_counts() {
+        let clock = by_hand();
+        let excused = Arc::new(AtomicBool::new(true));
+        let holds = Arc::clone(&excused);
+        let once = RestartPolicy {
+            restarts_max: 1,
+            ..NEVER
+        };
+        let failing = ChildSpec {
+            restart: once,
+            ..ChildSpec::new("writer", |_| Err(StartFault::new("no space left")))
+        };
+        let failing = failing.excused_while(move || holds.load(Ordering::SeqCst));
+        let watchdog = Watchdog::start(clock.clone(), vec![failing]);
+        for generation in 1..=30 {
+            let until = clock.now().mono.after(EXCUSED_PAUSE);
+            let child = watchdog.wait_for("writer", |child| {
+                child.generation == Generation(generation)
+                    && matches!(child.state, ChildState::BackingOff { .. })
+            });
+            assert_eq!(child.state, ChildState::BackingOff { until });
+            excused.store(generation < 30, Ordering::SeqCst);
+            clock.advance(EXCUSED_PAUSE);
+        }
+        // The restart that its policy grants is still to be had.
+        let child = watchdog.wait_for("writer", ChildStatus::is_parked);
+        assert_eq!(child.generation, Generation(32));
+        assert_eq!(child.last_fault.as_deref(), Some("no space left"));
     }
 
     #[test]

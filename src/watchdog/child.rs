@@ -55,6 +55,9 @@ impl StartFault {
 /// keeps the context's death notice. Before `Err` everything that was begun must be dropped.
 pub type StartChild = dyn Fn(ChildContext) -> Result<(), StartFault> + Send + Sync;
 
+/// Says whether deaths count just now.
+pub type Excused = dyn Fn() -> bool + Send;
+
 /// How one child is started, and started again.
 pub struct ChildSpec {
     /// Unique among the children: `shard-00`.
@@ -63,6 +66,8 @@ pub struct ChildSpec {
     pub start: Box<StartChild>,
     /// How often, and how fast, it is started again.
     pub restart: RestartPolicy,
+    /// Whether something outside the child explains a death just now.
+    pub excused: Box<Excused>,
 }
 
 impl ChildSpec {
@@ -75,7 +80,17 @@ impl ChildSpec {
             name: name.into(),
             start: Box::new(start),
             restart: RestartPolicy::default(),
+            excused: Box::new(|| false),
         }
+    }
+
+    /// Its deaths are not held against it while `excused` holds: a full disk is no fault of a child's that writes to
+    /// it. Such a child is started again at a steady pace for as long as it takes, and is never parked for it.
+    /// `excused` runs on the watchdog's thread and does nothing but look at what is known already.
+    #[must_use]
+    pub fn excused_while(mut self, excused: impl Fn() -> bool + Send + 'static) -> Self {
+        self.excused = Box::new(excused);
+        self
     }
 }
 

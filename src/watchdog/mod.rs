@@ -22,6 +22,7 @@
 //! - **One incarnation at a time.** The next start begins when the last one's start has returned *and* its death
 //!   notice was dropped. Words from older generations change nothing.
 //! - **Patience with an end.** [`RestartPolicy`]: the first restart at once, then longer pauses, then `Parked`.
+//!   Without an end only while something outside excuses the child ([`ChildSpec::excused_while`]).
 //! - **The watchdog waits for nobody.** It is alone on its thread, reads atomics, gets messages, and runs no
 //!   child's code but a stop hook that only sends.
 //!
@@ -46,7 +47,7 @@ mod pulse;
 mod restart;
 
 pub use child::{
-    ChildContext, ChildId, ChildSpec, ChildState, ChildStatus, Generation, KillSwitch,
+    ChildContext, ChildId, ChildSpec, ChildState, ChildStatus, Excused, Generation, KillSwitch,
     NamedArbiter, PulseStatus, StartChild, StartFault, named_arbiter,
 };
 pub use death_notice::{Death, DeathCause, DeathNotice};

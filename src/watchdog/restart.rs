@@ -9,10 +9,17 @@
 //! The first restart comes at once, since most deaths happen once. What keeps dying waits longer each time and
 //! is parked in the end: visible, alarmed, its tasks safe in the store. A child that stays up for a window
 //! starts with a clean sheet.
+//!
+//! What dies because of something outside, such as a full disk, is not parked for it: it would stay down when that is
+//! over. It is tried at a steady pace, and nothing of it is counted.
 
 use std::collections::VecDeque;
 
 use crate::clock::{DurationMs, MonoMs};
+
+/// The pause after a death that is excused: short, since what excuses it may end at any moment, and long enough that
+/// trying costs nothing.
+pub const EXCUSED_PAUSE: DurationMs = DurationMs::secs(1);
 
 /// How often, and how fast, a child is started again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,8 +11,8 @@ use uuid::Uuid;
 use crate::ids::TaskId;
 use crate::limits;
 use crate::shard::messages::Target;
-use crate::shard::query::TaskView;
-use crate::task::{NewTask, Task};
+use crate::shard::query::{Slim, TaskView};
+use crate::task::NewTask;
 use crate::wire::decode::{Node, Object, Shape, decode, decode_checked};
 use crate::wire::due::InLimits;
 use crate::wire::problem::Problem;
@@ -224,7 +224,7 @@ impl<'a> ItemOut<'a> {
     }
 
     /// Done; the task in short.
-    pub fn slim(status: u16, task: &Task) -> Self {
+    pub fn slim(status: u16, task: Slim) -> Self {
         Self {
             task: Some(ItemTask::Slim(task.into())),
             ..Self::new(status)

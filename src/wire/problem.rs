@@ -96,7 +96,7 @@ codes! {
     Thawing = "thawing", 503, "thawing";
     /// The service is being stopped.
     ShuttingDown = "shutting_down", 503, "shutting down";
-    /// The disk is full.
+    /// The disk is full: nothing new is taken in, what is there can end.
     StorageFull = "storage_full", 507, "storage full";
 }
 

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::clock::DurationMs;
-use crate::shard::query::TaskView;
+use crate::shard::query::{Slim, TaskView};
 use crate::task::history::ErrorNote;
 use crate::task::spec::{RawJson, TaskKey};
 use crate::task::{State, Task};
@@ -201,15 +201,21 @@ pub struct SlimOut {
     updated_at: Time,
 }
 
-impl From<&Task> for SlimOut {
-    fn from(task: &Task) -> Self {
+impl From<Slim> for SlimOut {
+    fn from(task: Slim) -> Self {
         Self {
             id: task.id.uuid(),
             state: task.state.name(),
-            due_at: Time(task.due.at),
+            due_at: Time(task.due_at),
             generation: task.generation,
             updated_at: Time(task.updated_at),
         }
+    }
+}
+
+impl From<&Task> for SlimOut {
+    fn from(task: &Task) -> Self {
+        Slim::from(task).into()
     }
 }
 

@@ -27,6 +27,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_duetime");
 /// `duetime serve`. Speaks through its [`Client`]; dropping it kills it and looks whether it panicked.
 pub struct Service {
     home: TempDir,
+    data: PathBuf,
     environment: Vec<(String, String)>,
     child: Option<Child>,
     client: Client,
@@ -48,9 +49,22 @@ impl Service {
 
     /// Started and ready, with these environment variables.
     pub fn with(environment: &[(&str, &str)]) -> Self {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let data = home.path().join("data");
+        Self::begin(home, data, environment)
+    }
+
+    /// Started and ready, with its data in this directory.
+    pub fn with_data(data: PathBuf, environment: &[(&str, &str)]) -> Self {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        Self::begin(home, data, environment)
+    }
+
+    fn begin(home: TempDir, data: PathBuf, environment: &[(&str, &str)]) -> Self {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let mut service = Self {
-            home: tempfile::tempdir().expect("a temporary directory"),
+            home,
+            data,
             environment: environment.iter().map(own).collect(),
             child: None,
             client: Client {
@@ -63,7 +77,7 @@ impl Service {
 
     /// The data directory.
     pub fn data(&self) -> PathBuf {
-        self.home.path().join("data")
+        self.data.clone()
     }
 
     /// Starts the process on the same directory and port, and waits until it is ready.

@@ -20,7 +20,7 @@ use crate::executor::{AttemptReport, Handlers, ReportSink};
 use crate::ids::{AttemptNumber, AttemptToken, SlotMap};
 use crate::shard::core::CoreOptions;
 use crate::shard::create::{Created, Creation};
-use crate::shard::messages::{ApplyVerb, CreateTask, FinishAttempt, GetTask, Target};
+use crate::shard::messages::{ApplyVerb, CreateTask, FinishAttempt, GetTask, Target, Wants};
 use crate::shard::query::TaskView;
 use crate::shard::router::{NoAnswer, ShardRouter};
 use crate::store::mem::{Fault, MemDisk};
@@ -153,7 +153,7 @@ impl Bench {
     }
 
     fn view(&self, id: TaskId) -> Option<TaskView> {
-        self.ask(GetTask(Target::Id(id)))
+        self.ask(GetTask(Target::Id(id))).unwrap()
     }
 
     /// Time passes, and the scheduler says so.
@@ -203,6 +203,7 @@ fn cancel(id: TaskId) -> ApplyVerb {
             reason: String::new(),
         },
         by: "test".to_owned(),
+        wants: Wants::Slim,
     }
 }
 
@@ -226,7 +227,7 @@ fn an_answer_comes_when_what_it_rests_on_is_committed_and_not_before() {
     hold.release();
     assert!(matches!(bench.wait(created), Some(Created::New(view)) if view.task.id == id));
     assert_eq!(
-        bench.wait(seen).flatten().map(|view| view.task.id),
+        bench.wait(seen).unwrap().unwrap().map(|view| view.task.id),
         Some(id)
     );
 }
@@ -368,7 +369,7 @@ fn a_cancel_that_is_being_committed_already_keeps_an_armed_attempt_from_starting
     bench.pass(DurationMs(20));
     hold.release();
     assert_eq!(
-        bench.wait(cancelled).unwrap().unwrap().view.task.state,
+        bench.wait(cancelled).unwrap().unwrap().view.slim().state,
         State::Cancelled
     );
     // Two commits and a start later: had it been started, its call would be there by now.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::clock::{MonoMs, Now};
 use crate::ids::TaskId;
 use crate::shard::core::{Armed, Effect, Launch, REPORT_MARGIN, ShardCore};
-use crate::shard::place::{ARM_AHEAD, Alarm, AlarmClock, Place, alarms_of};
+use crate::shard::place::{ARM_AHEAD, Alarm, AlarmClock, Place, Setting, alarms_of};
 use crate::task::event::Event;
 use crate::task::model::{Lane, State, Task};
 use crate::task::spec::Action;
@@ -21,7 +21,9 @@ impl ShardCore {
             if self.is_full() {
                 break;
             }
-            self.advance_some(now);
+            if !self.open_next(now) {
+                self.advance_some(now);
+            }
             if !self.more {
                 break;
             }
@@ -29,11 +31,30 @@ impl ShardCore {
         self.serve_queue(now);
     }
 
+    /// Opens the earliest chunk whose time has come, if there is one. Nothing rings before it is open: what is in it
+    /// may be due earlier.
+    fn open_next(&mut self, now: Now) -> bool {
+        let Some((_, id)) = self.to_open.pop_first() else {
+            return false;
+        };
+        self.more = true;
+        if let Some(chunk) = self.table.shelf().place_of(id) {
+            for alarm in self.table.open_chunk(chunk, now) {
+                self.wheels.set(alarm);
+            }
+        }
+        true
+    }
+
     /// Lets ring a few, so that what they change is seen before more ring.
     fn advance_some(&mut self, now: Now) {
         let mut rung = Vec::new();
         self.wheels.advance(now, ALARMS_PER_ROUND, &mut rung);
         self.more = rung.len() >= ALARMS_PER_ROUND;
+        if self.put_to_open(&rung, now) {
+            self.more = true;
+            return;
+        }
         // In due order over both clocks that tasks are due by; attempts that are over make room first.
         rung.sort_by_key(|(clock, at, _)| (*clock != AlarmClock::Mono, *at));
         for (_, _, alarm) in rung {
@@ -41,22 +62,53 @@ impl ShardCore {
                 Alarm::Due(id) => self.on_due(id, now),
                 Alarm::Overdue(id) => self.on_overdue(id, now),
                 Alarm::TotalTime(id) => self.on_total_time(id, now),
-                Alarm::Expire(id) => self.forget(id, now.mono),
+                Alarm::Expire(id) => self.forget(id),
                 Alarm::Tombstone(hash) => self.notes.end_tombstone(hash, now),
                 Alarm::Answer(hash) => self.notes.end_answer(hash, now),
+                Alarm::Chunk(_) => {}
             }
         }
     }
 
+    /// If chunks are among what has rung, they are to be opened first; all else rings again. A chunk that should have
+    /// been opened long ago has its turn when its first task has: not all that is overdue is read at once.
+    fn put_to_open(&mut self, rung: &[Setting], now: Now) -> bool {
+        if !rung.iter().any(|(.., alarm)| matches!(alarm, Alarm::Chunk(_))) {
+            return false;
+        }
+        for setting @ (clock, at, alarm) in rung.iter().copied() {
+            let Alarm::Chunk(id) = alarm else {
+                self.wheels.set(setting);
+                continue;
+            };
+            let clock_ms = match clock {
+                AlarmClock::Wall => now.wall.0,
+                _ => now.steady.0,
+            };
+            match self.table.first_of_chunk(id) {
+                Some(first_ms) if at < first_ms && first_ms <= clock_ms => {
+                    self.wheels.set((clock, first_ms, alarm));
+                }
+                Some(_) => {
+                    self.to_open.insert((at, id));
+                }
+                None => {}
+            }
+        }
+        true
+    }
+
     fn on_due(&mut self, id: TaskId, now: Now) {
-        let Some(entry) = self.table.get(id) else {
-            return;
-        };
-        if entry.place != Place::Wheel {
+        let is_awaited = self.table.row(id).map(|row| row.place);
+        if is_awaited != Some(Place::Wheel) {
             return;
         }
-        let held = self.book.get(&entry.task.topic).is_held();
-        match entry.task.spec.action {
+        let Some(entry) = self.table.wake(id) else {
+            return;
+        };
+        let task = Arc::clone(&entry.task);
+        let held = self.book.get(&task.topic).is_held();
+        match task.spec.action {
             Action::Pull => self.stand(id, Place::Ready, now),
             _ if held => self.stand(id, Place::Held, now),
             Action::None => self.dispatch(id, now),
@@ -71,7 +123,7 @@ impl ShardCore {
     }
 
     fn on_overdue(&mut self, id: TaskId, now: Now) {
-        let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
+        let Some(task) = self.table.wake(id).map(|entry| &*entry.task) else {
             return;
         };
         if task
@@ -90,7 +142,7 @@ impl ShardCore {
     }
 
     fn on_total_time(&mut self, id: TaskId, now: Now) {
-        let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
+        let Some(task) = self.table.wake(id).map(|entry| &*entry.task) else {
             return;
         };
         if !task.state.is_in_flight() && self.book.get(&task.topic).is_frozen() {
@@ -103,7 +155,7 @@ impl ShardCore {
     }
 
     fn has_room_for(&self, id: TaskId) -> bool {
-        let entry = self.table.get(id);
+        let entry = self.table.awake(id);
         !self.draining && entry.is_some_and(|entry| self.slots.has_room_for(&entry.task.topic))
     }
 
@@ -116,7 +168,7 @@ impl ShardCore {
                 self.more = true;
                 return;
             }
-            let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
+            let Some(task) = self.table.wake(id).map(|entry| &*entry.task) else {
                 return;
             };
             let held = self.book.get(&task.topic).is_held();
@@ -127,7 +179,7 @@ impl ShardCore {
             } else if ahead > ARM_AHEAD {
                 // Its clock was stepped back: it is not due after all, and would only take up the slot.
                 self.slots.leave(&topic, fire_ms, id);
-                self.back_to_wheel(id, now);
+                self.back_to_wheel(id);
             } else {
                 self.dispatch(id, now);
             }
@@ -135,12 +187,12 @@ impl ShardCore {
     }
 
     fn dispatch(&mut self, id: TaskId, now: Now) {
-        let Some(task) = self.table.get(id).map(|entry| &entry.task) else {
+        let Some(task) = self.table.wake(id).map(|entry| &*entry.task) else {
             return;
         };
         let report_by = report_by(task, now.mono.after(task.next.remaining(now)));
         let _ = self.change(id, Event::Due { report_by }, "shard", now);
-        if let Some(task) = self.table.get(id).map(|entry| &entry.task)
+        if let Some(task) = self.table.awake(id).map(|entry| &entry.task)
             && task.state == State::Dispatched
         {
             self.effects.push(Effect::Arm(Armed {
@@ -153,7 +205,7 @@ impl ShardCore {
 
     /// Arms a committed attempt.
     pub fn arm(&mut self, armed: Armed) {
-        match self.table.get(armed.task).map(|entry| entry.task.next.lane) {
+        match self.table.awake(armed.task).map(|entry| entry.task.next.lane) {
             Some(Lane::Wall) => self.armed_wall.insert(armed),
             Some(Lane::Steady) => self.armed_steady.insert(armed),
             None => false,
@@ -186,14 +238,14 @@ impl ShardCore {
     }
 
     fn start(&mut self, armed: Armed, now: Now) -> Option<Launch> {
-        let task = &self.table.get(armed.task)?.task;
+        let task = &self.table.awake(armed.task)?.task;
         if task.token != armed.token || task.state != State::Dispatched {
             return None;
         }
         self.change(armed.task, Event::Started, "shard", now)?
             .ok()?;
         self.await_report(armed.task, now);
-        let task = &self.table.get(armed.task)?.task;
+        let task = &self.table.awake(armed.task)?.task;
         let attempt = task.spec.timeouts.attempt;
         let total_left = task.total_until().map(|until| until.since(now.steady));
         Some(Launch {
@@ -211,10 +263,10 @@ impl ShardCore {
 
     /// The time for an answer counts from the start, which a slow commit may have put off.
     fn await_report(&mut self, id: TaskId, now: Now) {
-        let alarms = self.table.change(id, now.mono, |entry| {
+        let alarms = self.table.change(id, |entry| {
             let before = alarms_of(&entry.task, entry.place);
             let until = report_by(&entry.task, now.mono);
-            if let Some(live) = &mut entry.task.live {
+            if let Some(live) = &mut Arc::make_mut(&mut entry.task).live {
                 live.report_by = until;
             }
             (before[0], alarms_of(&entry.task, entry.place)[0])
@@ -227,7 +279,7 @@ impl ShardCore {
 
     /// Milliseconds until something is to be done; `None` when nothing is.
     pub fn next_in_ms(&self, now: Now) -> Option<i64> {
-        if self.more {
+        if self.more || !self.to_open.is_empty() {
             return Some(0);
         }
         [

@@ -27,7 +27,7 @@ impl ShardCore {
         for armed in armed {
             let topic = self
                 .table
-                .get(armed.task)
+                .awake(armed.task)
                 .map(|entry| entry.task.topic.clone());
             if topic.is_some_and(|topic| self.book.get(&topic).is_held()) {
                 self.hand_back(armed.task, "topic", now);
@@ -36,20 +36,20 @@ impl ShardCore {
         let mut released = Vec::new();
         let mut ready = Vec::new();
         let mut overtime = Vec::new();
-        for (name, line) in self.table.topics_mut() {
-            if !self.book.get(name).is_held() {
+        for line in self.table.topics_mut() {
+            if !self.book.get(&line.name).is_held() {
                 overtime.append(&mut line.overtime);
                 released.extend(std::mem::take(&mut line.held).into_iter().map(|(_, id)| id));
-                ready.push(Effect::Ready(name.clone(), line.ready.len()));
+                ready.push(Effect::Ready(line.name.clone(), line.ready.len()));
             }
         }
         for id in released {
-            self.back_to_wheel(id, now);
+            self.back_to_wheel(id);
         }
         for id in overtime {
             let alarms = self
                 .table
-                .get(id)
+                .read(id)
                 .map(|entry| alarms_of(&entry.task, entry.place));
             for alarm in alarms.into_iter().flatten().flatten() {
                 self.wheels.set(alarm);
@@ -66,8 +66,8 @@ impl ShardCore {
     pub fn thaw(&mut self, id: TaskId, thaw: Thaw, now: Now) {
         let ended = self
             .table
-            .get(id)
-            .is_none_or(|entry| entry.task.state.is_ended());
+            .row(id)
+            .is_none_or(|row| row.state.is_ended());
         if !ended {
             let event = Event::Thawed {
                 thaw: thaw.number,
@@ -82,8 +82,8 @@ impl ShardCore {
         self.armed_steady.retain(|armed| armed.task != id);
         let was_started = self
             .table
-            .get(id)
-            .is_some_and(|entry| entry.task.state == State::Running);
+            .row(id)
+            .is_some_and(|row| row.state == State::Running);
         let _ = self.change(id, Event::HandedBack { was_started }, by, now);
     }
 

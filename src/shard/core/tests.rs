@@ -32,7 +32,7 @@ use crate::task::model::{DeadReason, PauseClock, WaitingFor};
 use crate::task::spec::Action;
 use crate::task::topic::OnExisting;
 use crate::testing::fixtures::*;
-use shell::{Shell, key, topic};
+use shell::{Shell, folding, key, topic};
 
 /// The topic of a fixture that names none.
 const USUAL: &str = "order.unpaid";

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use bincode::{BorrowDecode, Decode, Encode};
 use bytes::Bytes;
 
-use super::{Checkpoint, Damaged};
+use super::{Cancel, Checkpoint, Damaged, Manifest};
 use crate::clock::{DurationMs, MonoMs, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, TaskId};
+use crate::store::chunk::{ChunkId, Mask};
 use crate::store::{KeptAnswer, Tombstone};
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
 use crate::task::model::{
@@ -243,11 +244,79 @@ pub(super) struct KeptAnswerRecordV1<'a> {
     answer: Option<(u16, &'a [u8])>,
 }
 
-/// A checkpoint.
+/// A cancel; the task's id is its key.
+#[derive(Encode, BorrowDecode)]
+pub(super) struct CancelRecordV1<'a> {
+    at_ms: i64,
+    steady_ms: i64,
+    retention_ms: u64,
+    by: &'a str,
+    reason: &'a str,
+    request: Option<u64>,
+}
+
+impl<'a> From<&'a Cancel> for CancelRecordV1<'a> {
+    fn from(cancel: &'a Cancel) -> Self {
+        let Cancel {
+            at,
+            steady,
+            retention,
+            by,
+            reason,
+            request,
+        } = cancel;
+        Self {
+            at_ms: at.0,
+            steady_ms: steady.0,
+            retention_ms: retention.0,
+            by,
+            reason,
+            request: *request,
+        }
+    }
+}
+
+impl From<CancelRecordV1<'_>> for Cancel {
+    fn from(record: CancelRecordV1<'_>) -> Self {
+        Self {
+            at: WallMs(record.at_ms),
+            steady: SteadyMs(record.steady_ms),
+            retention: DurationMs(record.retention_ms),
+            by: record.by.to_owned(),
+            reason: record.reason.to_owned(),
+            request: record.request,
+        }
+    }
+}
+
+/// A checkpoint. Version 1 had the first two fields only; no data directory that holds it is opened any more.
 #[derive(Encode, Decode)]
-pub(super) struct CheckpointRecordV1 {
+pub(super) struct CheckpointRecordV2 {
     covered: u64,
     steady_ms: i64,
+    fold: u64,
+    marks_from: u64,
+    next_chunk: u64,
+}
+
+/// The parts of a large value.
+#[derive(Encode, Decode)]
+pub(super) struct ManifestRecordV1 {
+    stamp: u64,
+    parts: u16,
+    bytes: u32,
+}
+
+/// Which records of which chunks are dead.
+#[derive(Encode, Decode)]
+pub(super) struct MarksRecordV1 {
+    masks: Vec<(u64, u128)>,
+}
+
+/// The seed of key hashes.
+#[derive(Encode, Decode)]
+pub(super) struct SeedRecordV1 {
+    pub(super) seed: u64,
 }
 
 // From the domain. Every struct is taken apart by name, so that a new field can't be forgotten here.
@@ -543,11 +612,45 @@ impl<'a> From<&'a KeptAnswer> for KeptAnswerRecordV1<'a> {
     }
 }
 
-impl From<Checkpoint> for CheckpointRecordV1 {
-    fn from(Checkpoint { covered, steady }: Checkpoint) -> Self {
+impl From<Checkpoint> for CheckpointRecordV2 {
+    fn from(checkpoint: Checkpoint) -> Self {
+        let Checkpoint {
+            covered,
+            steady,
+            fold,
+            marks_from,
+            next_chunk,
+        } = checkpoint;
         Self {
             covered,
             steady_ms: steady.0,
+            fold,
+            marks_from,
+            next_chunk: next_chunk.0,
+        }
+    }
+}
+
+impl From<Manifest> for ManifestRecordV1 {
+    fn from(
+        Manifest {
+            stamp,
+            parts,
+            bytes,
+        }: Manifest,
+    ) -> Self {
+        Self {
+            stamp,
+            parts,
+            bytes,
+        }
+    }
+}
+
+impl From<&[(ChunkId, Mask)]> for MarksRecordV1 {
+    fn from(marks: &[(ChunkId, Mask)]) -> Self {
+        Self {
+            masks: marks.iter().map(|(chunk, mask)| (chunk.0, *mask)).collect(),
         }
     }
 }
@@ -764,12 +867,32 @@ impl From<RetryV1<'_>> for RetryPolicy {
     }
 }
 
-impl From<CheckpointRecordV1> for Checkpoint {
-    fn from(record: CheckpointRecordV1) -> Self {
+impl From<CheckpointRecordV2> for Checkpoint {
+    fn from(record: CheckpointRecordV2) -> Self {
         Self {
             covered: record.covered,
             steady: SteadyMs(record.steady_ms),
+            fold: record.fold,
+            marks_from: record.marks_from,
+            next_chunk: ChunkId(record.next_chunk),
         }
+    }
+}
+
+impl From<ManifestRecordV1> for Manifest {
+    fn from(record: ManifestRecordV1) -> Self {
+        Self {
+            stamp: record.stamp,
+            parts: record.parts,
+            bytes: record.bytes,
+        }
+    }
+}
+
+impl From<MarksRecordV1> for Vec<(ChunkId, Mask)> {
+    fn from(record: MarksRecordV1) -> Self {
+        let marks = record.masks.into_iter();
+        marks.map(|(chunk, mask)| (ChunkId(chunk), mask)).collect()
     }
 }
 

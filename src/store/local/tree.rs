@@ -1,58 +1,72 @@
-//! A shard's home in sled: one entry per record, as large values allow.
+//! A shard's home in sled: chunks, marks and notes, in entries small enough that no leaf grows large.
 //!
 //! ```text
-//!  00                        checkpoint: how far the journal is covered, steady time
-//!  kind · id                 a value of at most 20 KiB, or a manifest: FF · stamp · parts · length
-//!  80|kind · id · stamp · n  part n of the set `stamp`, of a value that is larger
+//!  k                     checkpoint: how far the journal is covered; the last fold and the next chunk
+//!  s                     the seed of key hashes
+//!  i · chunk             a chunk's index
+//!  c · chunk · n         part n of its body
+//!  m · fold · n          marks that a fold changed, or all of them
+//!  n · key               a note of at most 20 KiB, or FF and the manifest of its parts
+//!  p · key · stamp · n   part n of the set `stamp`, of a note that is larger
 //! ```
 //!
 //! How sled is opened and synced, and why entries are bounded: [`database`](crate::store::database).
 //!
-//! A set of parts is written before the manifest that makes it valid, and the set before is removed after. What
-//! a crash leaves half done is done again, under another stamp, from the journal; sets that no manifest names
-//! are removed then.
+//! **Whole or not at all.** Chunks, marks and sets of parts are written under numbers that were never used, and the
+//! checkpoint that counts them comes last. What is numbered past it was left behind by a fold that was cut off:
+//! [`Tree::left_behind`] names it, and the journal still has it. Notes alone are written over, which does no harm:
+//! each note that such a fold wrote or removed is in the journal too. A set of parts is written before the manifest
+//! that makes it valid, and the set before is removed after.
+//!
+//! **Dropping.** A chunk whose mask is full is dead: that is how a drop is made durable with its fold. Its entries
+//! go after the sync, the index last, so that a start finds what a crash left of it.
 //!
 //! It knows nothing of the journal and of owners: who may write is its caller's business.
 
-use std::ops::Range;
+use std::collections::HashMap;
+use std::fmt::Display;
 use std::path::Path;
 
-use crate::store::codec::{Checkpoint, RECORD_BYTES_MAX};
+use bytes::Bytes;
+use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::store::chunk::{ChunkId, ChunkIndex, INDEX_BYTES_MAX, Mask, PackedChunk, ReadChunks};
+use crate::store::codec::{self, Checkpoint, Damaged, KeyBytes, Manifest, RECORD_BYTES_MAX};
 use crate::store::database::{self, Database};
 use crate::store::local::LocalOptions;
-use crate::store::{RecordKey, StoreError};
+use crate::store::{Note, RecordKey, StoreError, Stored};
 
-const CHECKPOINT_KEY: [u8; 1] = [0];
-const TASKS: Range<[u8; 1]> = [1]..[2];
-const NOTES: Range<[u8; 1]> = [2]..[4];
-const PART: u8 = 0x80;
-const PARTS: Range<[u8; 1]> = [PART]..[0xFF];
+const CHECKPOINT_KEY: [u8; 1] = *b"k";
+const SEED_KEY: [u8; 1] = *b"s";
+const INDEX: u8 = b'i';
+const BODY: u8 = b'c';
+const MARKS: u8 = b'm';
+const NOTE: u8 = b'n';
+const NOTE_PART: u8 = b'p';
 
-/// Largest value of an entry, in bytes.
-const ENTRY_BYTES_MAX: usize = 20 * 1024;
-/// No value's first byte: that is its format version.
+/// Largest part of a value, in bytes.
+const PART_BYTES_MAX: usize = 20 * 1024;
+/// Most marks of one entry: each takes at most 26 bytes.
+pub(super) const MARKS_MAX: usize = 700;
+/// No note's first byte: that is its format version.
 const MANIFEST: u8 = 0xFF;
 
-const _: () = assert!(ENTRY_BYTES_MAX + size_of::<[u8; 27]>() <= database::ENTRY_BYTES_MAX);
+const _: () = assert!(PART_BYTES_MAX + size_of::<PartKey>() <= database::ENTRY_BYTES_MAX);
+const _: () = assert!(INDEX_BYTES_MAX + 9 <= database::ENTRY_BYTES_MAX);
+const _: () = assert!(MARKS_MAX * 26 <= PART_BYTES_MAX);
 
-/// Which records are visited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Task,
-    Note,
+/// A fault of one entry: where it is and what is wrong with it.
+pub(super) struct Fault {
+    pub(super) place: String,
+    pub(super) why: String,
 }
 
-impl Kind {
-    pub(super) fn of(key: RecordKey) -> Self {
-        match key {
-            RecordKey::Task(_) => Self::Task,
-            RecordKey::Tombstone(_) | RecordKey::Answer(_) => Self::Note,
-        }
+impl From<Fault> for Stored {
+    fn from(Fault { place, why }: Fault) -> Self {
+        Self::Damaged { place, why }
     }
 }
-
-/// Is shown one record at a time.
-pub(super) type VisitRecord<'a> = dyn FnMut(RecordKey, &[u8]) -> Result<(), StoreError> + 'a;
 
 /// An open database.
 pub(super) struct Tree {
@@ -66,204 +80,371 @@ impl Tree {
         Ok(Self { db })
     }
 
-    /// The last checkpoint; all zero before the first.
-    pub(super) fn checkpoint(&self) -> Result<Checkpoint, StoreError> {
-        let value = self
-            .db
-            .get(CHECKPOINT_KEY)
-            .map_err(|error| self.failed("read", error))?;
-        value.map_or(Ok(Checkpoint::default()), |value| {
-            Checkpoint::decode(&CHECKPOINT_KEY, &value)
-                .map_err(|damaged| self.corrupt("the checkpoint", &damaged))
-        })
-    }
-
-    /// Writes a checkpoint; it holds, with all that was written before it, once [`Tree::sync`] has returned.
-    pub(super) fn put_checkpoint(&self, checkpoint: Checkpoint) -> Result<(), StoreError> {
-        let value = checkpoint.encode(&CHECKPOINT_KEY);
-        let put = self.db.insert(CHECKPOINT_KEY, value);
-        put.map(|_| ()).map_err(|error| self.failed("write", error))
-    }
-
-    /// Whether any value is stored in parts.
-    pub(super) fn has_parts(&self) -> Result<bool, StoreError> {
-        let first = self.db.range(PARTS).next().transpose();
-        Ok(first.map_err(|error| self.failed("read", error))?.is_some())
-    }
-
-    /// Puts a value under a key, or removes the key. `stamp` names its set of parts, if it needs one. With
-    /// `sweep`, sets that a crash left behind are looked for and removed too.
-    pub(super) fn write(
-        &self,
-        key: RecordKey,
-        value: Option<&[u8]>,
-        stamp: u64,
-        sweep: bool,
-    ) -> Result<(), StoreError> {
-        let entry = key.to_bytes();
-        let failed = |error| self.failed("write", error);
-        let (before, kept) = match value {
-            None => (self.db.remove(entry).map_err(failed)?, None),
-            Some(value) if value.len() <= ENTRY_BYTES_MAX => {
-                (self.db.insert(entry, value).map_err(failed)?, None)
-            }
-            Some(value) => {
-                let parts = value.chunks(ENTRY_BYTES_MAX);
-                let manifest = Manifest {
-                    stamp,
-                    parts: parts.len() as u16,
-                    bytes: value.len() as u32,
-                };
-                for (n, part) in (0..).zip(parts) {
-                    self.db
-                        .insert(part_key(key, stamp, n), part)
-                        .map_err(failed)?;
-                }
-                let before = self
-                    .db
-                    .insert(entry, manifest.encode().as_slice())
-                    .map_err(failed)?;
-                (before, Some(stamp))
-            }
-        };
-        if sweep || before.is_some_and(|before| before.first() == Some(&MANIFEST)) {
-            self.remove_parts(key, kept)?;
-        }
-        Ok(())
-    }
-
-    /// Visits every record of a kind, in the order of keys.
-    pub(super) fn visit(&self, kind: Kind, visit: &mut VisitRecord<'_>) -> Result<(), StoreError> {
-        let keys = match kind {
-            Kind::Task => TASKS,
-            Kind::Note => NOTES,
-        };
-        for entry in self.db.range(keys) {
-            let (key, value) = entry.map_err(|error| self.failed("read", error))?;
-            let key = (*key).try_into().ok().and_then(RecordKey::from_bytes);
-            let key = key.ok_or_else(|| self.corrupt("a key", "is of no known kind"))?;
-            if value.first() == Some(&MANIFEST) {
-                visit(key, &self.assemble(key, &value)?)?;
-            } else {
-                visit(key, &value)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Makes everything written durable.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
         self.db.sync()
     }
 
-    /// An error that names a record of this database.
-    pub(super) fn corrupt(
+    /// The last checkpoint; all zero before the first.
+    pub(super) fn checkpoint(&self) -> Result<Checkpoint, StoreError> {
+        let value = self.get(&CHECKPOINT_KEY)?;
+        value.map_or(Ok(Checkpoint::default()), |value| {
+            Checkpoint::decode(&CHECKPOINT_KEY, &value)
+                .map_err(|damaged| self.db.corrupt("the checkpoint", damaged))
+        })
+    }
+
+    /// Writes a checkpoint; it holds, with all that was written before it, once [`Tree::sync`] has returned.
+    pub(super) fn put_checkpoint(&self, checkpoint: Checkpoint) -> Result<(), StoreError> {
+        self.put(&CHECKPOINT_KEY, &checkpoint.encode(&CHECKPOINT_KEY))
+    }
+
+    /// The seed; drawn, and synced, if there is none yet.
+    pub(super) fn seed(&self) -> Result<u64, StoreError> {
+        let corrupt = |why: &dyn Display| self.db.corrupt("the seed", why);
+        match self.get(&SEED_KEY)? {
+            Some(value) => codec::decode_seed(&SEED_KEY, &value).map_err(|why| corrupt(&why)),
+            None if self.get(&CHECKPOINT_KEY)?.is_some() => Err(corrupt(&"is missing")),
+            None => {
+                let seed = xxh3_64(Uuid::new_v4().as_bytes());
+                self.put(&SEED_KEY, &codec::encode_seed(&SEED_KEY, seed))?;
+                self.sync()?;
+                Ok(seed)
+            }
+        }
+    }
+
+    /// Writes a chunk.
+    pub(super) fn put_chunk(
         &self,
-        what: impl std::fmt::Display,
-        why: impl std::fmt::Display,
-    ) -> StoreError {
-        self.db.corrupt(what, why)
+        index: &ChunkIndex,
+        body: &PackedChunk,
+    ) -> Result<(), StoreError> {
+        for (n, part) in (0..).zip(body.bytes.chunks(PART_BYTES_MAX)) {
+            self.put(&body_key(index.id, n), part)?;
+        }
+        self.put(&index_key(index.id), &index.encode())
     }
 
-    fn assemble(&self, key: RecordKey, manifest: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let manifest = Manifest::decode(manifest)
-            .ok_or_else(|| self.corrupt(key, "its manifest is cut short"))?;
-        let mut value = Vec::with_capacity((manifest.bytes as usize).min(RECORD_BYTES_MAX));
-        for n in 0..manifest.parts {
-            let part = self
-                .db
-                .get(part_key(key, manifest.stamp, n))
-                .map_err(|error| self.failed("read", error))?;
-            let part =
-                part.ok_or_else(|| self.corrupt(key, format_args!("part {n} is missing")))?;
-            value.extend_from_slice(&part);
+    /// Removes a chunk, or what is left of it.
+    pub(super) fn remove_chunk(&self, id: ChunkId) -> Result<(), StoreError> {
+        for part in self.db.scan_prefix(&body_key(id, 0)[..9]).keys() {
+            self.remove(&part.map_err(|error| self.failed("clean", error))?)?;
         }
-        if value.len() != manifest.bytes as usize {
-            return Err(self.corrupt(key, "its parts are not as long as its manifest says"));
-        }
-        Ok(value)
+        self.remove(&index_key(id))
     }
 
-    fn remove_parts(&self, key: RecordKey, kept: Option<u64>) -> Result<(), StoreError> {
-        let failed = |error| self.failed("clean", error);
-        for part in self.db.scan_prefix(part_prefix(key)).keys() {
-            let part = part.map_err(failed)?;
-            if kept.is_none_or(|stamp| !part[17..].starts_with(&stamp.to_be_bytes())) {
-                self.db.remove(part).map_err(failed)?;
+    /// Writes a part of a fold's marks: at most [`MARKS_MAX`].
+    pub(super) fn put_marks(
+        &self,
+        fold: u64,
+        n: u32,
+        marks: &[(ChunkId, Mask)],
+    ) -> Result<(), StoreError> {
+        let key = marks_key(fold, n);
+        self.put(&key, &codec::encode_marks(&key, marks))
+    }
+
+    /// The key of the oldest marks written before `fold`.
+    pub(super) fn oldest_marks_before(&self, fold: u64) -> Result<Option<sled::IVec>, StoreError> {
+        let range = marks_key(0, 0)..marks_key(fold, 0);
+        let oldest = self.db.range(range).keys().next().transpose();
+        oldest.map_err(|error| self.failed("read", error))
+    }
+
+    /// Puts a note's value under its key, or removes the key. `fold` names its set of parts, if it needs one.
+    pub(super) fn write_note(
+        &self,
+        key: RecordKey,
+        value: Option<&[u8]>,
+        fold: u64,
+    ) -> Result<(), StoreError> {
+        let entry = note_key(key.to_bytes());
+        let failed = |error| self.failed("write", error);
+        let (before, kept) = match value {
+            None => (self.db.remove(entry).map_err(failed)?, None),
+            Some(value) if value.len() <= PART_BYTES_MAX => {
+                (self.db.insert(entry, value).map_err(failed)?, None)
+            }
+            Some(value) => {
+                let parts = value.chunks(PART_BYTES_MAX);
+                let manifest = Manifest {
+                    stamp: fold,
+                    parts: parts.len() as u16,
+                    bytes: value.len() as u32,
+                };
+                let manifest = [&[MANIFEST], &*manifest.encode(&entry)].concat();
+                for (n, part) in (0..).zip(parts) {
+                    self.put(&part_key(key.to_bytes(), fold, n), part)?;
+                }
+                let before = self.db.insert(entry, manifest).map_err(failed)?;
+                (before, Some(fold))
+            }
+        };
+        if let Some(Ok(before)) = before.and_then(|before| manifest_of(&entry, &before))
+            && kept != Some(before.stamp)
+        {
+            for n in 0..before.parts {
+                self.remove(&part_key(key.to_bytes(), before.stamp, n))?;
             }
         }
         Ok(())
+    }
+
+    /// Removes an entry that [`Tree::left_behind`] or [`Tree::oldest_marks_before`] has named.
+    pub(super) fn remove(&self, entry: &[u8]) -> Result<(), StoreError> {
+        let removed = self.db.remove(entry);
+        removed
+            .map(|_| ())
+            .map_err(|error| self.failed("clean", error))
+    }
+
+    /// The masks in force.
+    pub(super) fn masks(
+        &self,
+        checkpoint: &Checkpoint,
+        damaged: &mut dyn FnMut(Fault),
+    ) -> Result<HashMap<ChunkId, Mask>, StoreError> {
+        let mut masks = HashMap::new();
+        let range = marks_key(checkpoint.marks_from, 0)..marks_key(checkpoint.fold + 1, 0);
+        for entry in self.db.range(range) {
+            let (key, value) = entry.map_err(|error| self.failed("read", error))?;
+            match codec::decode_marks(&key, &value) {
+                Ok(marks) => masks.extend(marks),
+                Err(why) => damaged(self.fault(format_args!("marks {}", Hex(&key[1..])), why)),
+            }
+        }
+        Ok(masks)
+    }
+
+    /// Visits the indexes of all chunks that count, by their numbers.
+    pub(super) fn indexes(
+        &self,
+        checkpoint: &Checkpoint,
+        visit: &mut dyn FnMut(ChunkId, Result<ChunkIndex, Fault>),
+    ) -> Result<(), StoreError> {
+        for entry in self
+            .db
+            .range(index_key(ChunkId(0))..index_key(checkpoint.next_chunk))
+        {
+            let (key, value) = entry.map_err(|error| self.failed("read", error))?;
+            let Some(id) = chunk_of(&key) else { continue };
+            let index = ChunkIndex::decode(id, &value);
+            visit(id, index.map_err(|why| self.fault(id, why)));
+        }
+        Ok(())
+    }
+
+    /// Visits all notes.
+    pub(super) fn notes(
+        &self,
+        checkpoint: &Checkpoint,
+        visit: &mut dyn FnMut(RecordKey, Result<Note, Fault>),
+    ) -> Result<(), StoreError> {
+        for entry in self.db.scan_prefix([NOTE]) {
+            let (entry, value) = entry.map_err(|error| self.failed("read", error))?;
+            let key = entry.get(1..).and_then(|key| key.try_into().ok());
+            let Some(key) = key.and_then(RecordKey::from_bytes) else {
+                continue;
+            };
+            let whole = match manifest_of(&entry, &value) {
+                Some(Ok(manifest)) if manifest.stamp > checkpoint.fold => continue,
+                Some(Ok(manifest)) => self.assemble(key, &manifest)?,
+                Some(Err(why)) => Err(why.to_string()),
+                None => Ok(value.to_vec()),
+            };
+            let note = whole.and_then(|value| {
+                let note = codec::decode_note(key, &value).map_err(|why| why.to_string())?;
+                note.ok_or_else(|| "is no note".to_owned())
+            });
+            visit(key, note.map_err(|why| self.fault(key, why)));
+        }
+        Ok(())
+    }
+
+    /// The entries that do not count: what a fold that was cut off has written, and what one that is through has
+    /// not removed any more, save chunks.
+    pub(super) fn left_behind(
+        &self,
+        checkpoint: &Checkpoint,
+    ) -> Result<Vec<sled::IVec>, StoreError> {
+        let mut found = Vec::new();
+        let next = checkpoint.next_chunk;
+        let newer_marks = checkpoint.fold + 1;
+        for range in [
+            index_key(next).to_vec()..vec![INDEX + 1],
+            body_key(next, 0).to_vec()..vec![BODY + 1],
+            marks_key(0, 0).to_vec()..marks_key(checkpoint.marks_from, 0).to_vec(),
+            marks_key(newer_marks, 0).to_vec()..vec![MARKS + 1],
+        ] {
+            for key in self.db.range(range).keys() {
+                found.push(key.map_err(|error| self.failed("read", error))?);
+            }
+        }
+        // Sets of parts by the notes that name them: both are sorted by key.
+        let mut named: Option<(KeyBytes, Option<Result<Manifest, Damaged>>)> = None;
+        for part in self.db.scan_prefix([NOTE_PART]).keys() {
+            let part = part.map_err(|error| self.failed("read", error))?;
+            let Some((key, stamp, n)) = part_of(&part) else {
+                continue;
+            };
+            let manifest = match &named {
+                Some((of, manifest)) if *of == key => manifest,
+                _ => {
+                    let note = note_key(key);
+                    let value = self.get(&note)?;
+                    let manifest = value.and_then(|value| manifest_of(&note, &value));
+                    if matches!(&manifest, Some(Ok(it)) if it.stamp > checkpoint.fold) {
+                        found.push(note.as_slice().into());
+                    }
+                    &named.insert((key, manifest)).1
+                }
+            };
+            let counts = match manifest {
+                None => false,
+                Some(Ok(it)) => it.stamp <= checkpoint.fold && it.stamp == stamp && n < it.parts,
+                // What it was is not known: nothing is thrown away.
+                Some(Err(_)) => true,
+            };
+            if !counts {
+                found.push(part);
+            }
+        }
+        Ok(found)
+    }
+
+    fn assemble(
+        &self,
+        key: RecordKey,
+        manifest: &Manifest,
+    ) -> Result<Result<Vec<u8>, String>, StoreError> {
+        let mut value = Vec::with_capacity((manifest.bytes as usize).min(RECORD_BYTES_MAX));
+        for n in 0..manifest.parts {
+            match self.get(&part_key(key.to_bytes(), manifest.stamp, n))? {
+                Some(part) => value.extend_from_slice(&part),
+                None => return Ok(Err(format!("part {n} is missing"))),
+            }
+        }
+        Ok(match value.len() == manifest.bytes as usize {
+            true => Ok(value),
+            false => Err("its parts are not as long as its manifest says".to_owned()),
+        })
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<sled::IVec>, StoreError> {
+        self.db.get(key).map_err(|error| self.failed("read", error))
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        let put = self.db.insert(key, value);
+        put.map(|_| ()).map_err(|error| self.failed("write", error))
     }
 
     fn failed(&self, doing: &'static str, error: sled::Error) -> StoreError {
         self.db.failed(doing, error)
     }
 
-    /// How many parts there are, named by a manifest or not.
-    #[cfg(test)]
-    pub(super) fn parts(&self) -> usize {
-        self.db.range(PARTS).count()
+    fn fault(&self, what: impl Display, why: impl Display) -> Fault {
+        Fault {
+            place: self.db.place_of(what),
+            why: why.to_string(),
+        }
     }
 
-    /// Leaves a part of a set that no manifest names.
+    /// For tests that damage what is stored.
     #[cfg(test)]
-    pub(super) fn leave_a_part(&self, key: RecordKey) {
-        self.db
-            .insert(part_key(key, u64::MAX, 3), b"torn")
-            .expect("it can be written");
-    }
-
-    /// Removes the first part there is.
-    #[cfg(test)]
-    pub(super) fn lose_a_part(&self) {
-        let part = self
-            .db
-            .range(PARTS)
-            .keys()
-            .next()
-            .expect("there is a part")
-            .expect("it reads");
-        self.db.remove(part).expect("it can be removed");
+    pub(super) fn entries(&self) -> &sled::Tree {
+        &self.db
     }
 }
 
-/// What stands in the place of a large value.
-struct Manifest {
-    stamp: u64,
-    parts: u16,
-    bytes: u32,
-}
-
-impl Manifest {
-    fn encode(&self) -> Vec<u8> {
-        let mut entry = vec![MANIFEST];
-        entry.extend_from_slice(&self.stamp.to_be_bytes());
-        entry.extend_from_slice(&self.parts.to_be_bytes());
-        entry.extend_from_slice(&self.bytes.to_be_bytes());
-        entry
+impl ReadChunks for Tree {
+    fn index(&self, chunk: ChunkId) -> Result<ChunkIndex, StoreError> {
+        let value = self.get(&index_key(chunk))?;
+        let value = value.ok_or_else(|| self.db.corrupt(chunk, "is missing"))?;
+        ChunkIndex::decode(chunk, &value).map_err(|why| self.db.corrupt(chunk, why))
     }
 
-    fn decode(entry: &[u8]) -> Option<Self> {
-        let (stamp, rest) = entry.get(1..)?.split_first_chunk()?;
-        let (parts, rest) = rest.split_first_chunk()?;
-        Some(Self {
-            stamp: u64::from_be_bytes(*stamp),
-            parts: u16::from_be_bytes(*parts),
-            bytes: u32::from_be_bytes(rest.try_into().ok()?),
+    fn packed(&self, chunk: ChunkId) -> Result<PackedChunk, StoreError> {
+        let part = |n| {
+            let part = self.get(&body_key(chunk, n))?;
+            part.ok_or_else(|| {
+                self.db
+                    .corrupt(chunk, format_args!("part {n} of its body is missing"))
+            })
+        };
+        let first = part(0)?;
+        let length = PackedChunk::bytes_of(&first)
+            .ok_or_else(|| self.db.corrupt(chunk, "its body is cut short"))?;
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend_from_slice(&first);
+        for n in 1.. {
+            if bytes.len() >= length {
+                break;
+            }
+            bytes.extend_from_slice(&part(n)?);
+        }
+        Ok(PackedChunk {
+            id: chunk,
+            bytes: Bytes::from(bytes),
         })
     }
 }
 
-fn part_prefix(key: RecordKey) -> [u8; 17] {
-    let mut prefix = key.to_bytes();
-    prefix[0] |= PART;
-    prefix
+/// What stands in the place of a large note; `None` if the value is the note itself.
+fn manifest_of(entry: &[u8], value: &[u8]) -> Option<Result<Manifest, Damaged>> {
+    let manifest = value.strip_prefix(&[MANIFEST])?;
+    Some(Manifest::decode(entry, manifest))
 }
 
-fn part_key(key: RecordKey, stamp: u64, n: u16) -> [u8; 27] {
-    let mut bytes = [0; 27];
-    bytes[..17].copy_from_slice(&part_prefix(key));
-    bytes[17..25].copy_from_slice(&stamp.to_be_bytes());
-    bytes[25..].copy_from_slice(&n.to_be_bytes());
-    bytes
+type PartKey = [u8; 28];
+
+fn key_of<const N: usize>(kind: u8, fields: &[&[u8]]) -> [u8; N] {
+    let mut key = [kind; N];
+    let mut at = 1;
+    for field in fields {
+        key[at..at + field.len()].copy_from_slice(field);
+        at += field.len();
+    }
+    key
+}
+
+fn index_key(id: ChunkId) -> [u8; 9] {
+    key_of(INDEX, &[&id.0.to_be_bytes()])
+}
+
+fn body_key(id: ChunkId, n: u16) -> [u8; 11] {
+    key_of(BODY, &[&id.0.to_be_bytes(), &n.to_be_bytes()])
+}
+
+fn marks_key(fold: u64, n: u32) -> [u8; 13] {
+    key_of(MARKS, &[&fold.to_be_bytes(), &n.to_be_bytes()])
+}
+
+fn note_key(key: KeyBytes) -> [u8; 18] {
+    key_of(NOTE, &[&key])
+}
+
+fn part_key(key: KeyBytes, stamp: u64, n: u16) -> PartKey {
+    key_of(NOTE_PART, &[&key, &stamp.to_be_bytes(), &n.to_be_bytes()])
+}
+
+fn chunk_of(index_key: &[u8]) -> Option<ChunkId> {
+    let id = index_key.get(1..)?.try_into().ok()?;
+    Some(ChunkId(u64::from_be_bytes(id)))
+}
+
+fn part_of(part_key: &[u8]) -> Option<(KeyBytes, u64, u16)> {
+    let (key, rest) = part_key.get(1..)?.split_first_chunk()?;
+    let (stamp, rest) = rest.split_first_chunk()?;
+    let n = rest.try_into().ok()?;
+    Some((*key, u64::from_be_bytes(*stamp), u16::from_be_bytes(n)))
+}
+
+struct Hex<'a>(&'a [u8]);
+
+impl Display for Hex<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
 }

@@ -36,7 +36,7 @@ fn view_of(topic: TopicName, key: Option<TaskKey>, spec: Arc<TaskSpec>) -> TaskV
     let id = TaskId::with_tail(Slot::of_hash(7), NOW, 9);
     let due = Due::after(DurationMs::secs(1800), now());
     TaskView {
-        task: Task::new(id, topic, key, spec, due, now(), "api"),
+        task: Arc::new(Task::new(id, topic, key, spec, due, now(), "api")),
         blocked_by: None,
         shard: ShardId(3),
         remaining_ms: 1_800_000,
@@ -49,6 +49,10 @@ fn to_json(shape: &impl Serialize) -> Vec<u8> {
 
 fn shown(shape: &impl Serialize) -> Value {
     serde_json::from_slice(&to_json(shape)).unwrap()
+}
+
+fn task_of(view: &mut TaskView) -> &mut Task {
+    Arc::make_mut(&mut view.task)
 }
 
 #[test]
@@ -78,14 +82,14 @@ fn a_new_task_is_shown_with_every_field_in_a_stable_order() {
 #[test]
 fn an_ended_task_tells_how_it_ended() {
     let mut view = view(&NewTask::new(TopicName::parse("t").unwrap()));
-    view.task.state = State::Dead;
-    view.task.ended_at = Some(NOW);
-    view.task.dead_reason = Some(DeadReason::AttemptsUsedUp);
-    view.task.last_outcome = Some(LastOutcome {
+    task_of(&mut view).state = State::Dead;
+    task_of(&mut view).ended_at = Some(NOW);
+    task_of(&mut view).dead_reason = Some(DeadReason::AttemptsUsedUp);
+    task_of(&mut view).last_outcome = Some(LastOutcome {
         outcome: "timeout",
         error: None,
     });
-    view.task.lateness_ms = Some(-3);
+    task_of(&mut view).lateness_ms = Some(-3);
     view.blocked_by = Some("topic_paused");
     let task = shown(&TaskOut::from(&view));
     assert_eq!(
@@ -100,9 +104,9 @@ fn an_ended_task_tells_how_it_ended() {
     assert_eq!(task["blocked_by"], "topic_paused");
     assert!(task.get("result_dropped").is_none());
 
-    view.task.state = State::Succeeded;
-    view.task.result = Some(RawJson::from(r#"{"closed":42}"#.to_owned()));
-    view.task.result_dropped = true;
+    task_of(&mut view).state = State::Succeeded;
+    task_of(&mut view).result = Some(RawJson::from(r#"{"closed":42}"#.to_owned()));
+    task_of(&mut view).result_dropped = true;
     let task = shown(&TaskOut::from(&view));
     assert_eq!(
         (&task["result"], &task["result_dropped"]),
@@ -113,7 +117,7 @@ fn an_ended_task_tells_how_it_ended() {
 #[test]
 fn a_damaged_record_does_not_spoil_the_answer() {
     let mut view = view(&NewTask::new(TopicName::parse("t").unwrap()));
-    view.task.result = Some(RawJson::from(r#"{"closed":"#.to_owned()));
+    task_of(&mut view).result = Some(RawJson::from(r#"{"closed":"#.to_owned()));
     assert_eq!(shown(&TaskOut::from(&view))["result"], Value::Null);
 }
 
@@ -122,12 +126,12 @@ fn verbs_answer_a_task_in_short() {
     let view = view(&NewTask::new(TopicName::parse("t").unwrap()));
     let slim = json!({"id": view.task.id.to_string(), "state": "pending", "due_at": "2026-11-30T01:23:20.000Z",
         "generation": 1, "updated_at": "2026-11-30T00:53:20.000Z"});
-    assert_eq!(shown(&SlimOut::from(&view.task)), slim);
+    assert_eq!(shown(&SlimOut::from(&*view.task)), slim);
 }
 
 #[test]
 fn attempts_are_listed_in_order_with_the_one_that_is_out() {
-    let mut task = view(&NewTask::new(TopicName::parse("t").unwrap())).task;
+    let mut task = Task::clone(&view(&NewTask::new(TopicName::parse("t").unwrap())).task);
     task.attempts_log.push(AttemptRecord {
         attempt: AttemptNumber(1),
         token: AttemptToken(16),
@@ -164,7 +168,7 @@ fn attempts_are_listed_in_order_with_the_one_that_is_out() {
 
 #[test]
 fn the_log_shows_who_changed_what_and_why() {
-    let mut task = view(&NewTask::new(TopicName::parse("t").unwrap())).task;
+    let mut task = Task::clone(&view(&NewTask::new(TopicName::parse("t").unwrap())).task);
     task.changes.push(Change {
         at: NOW,
         from: Some(State::Pending),
@@ -183,8 +187,8 @@ fn the_log_shows_who_changed_what_and_why() {
 #[test]
 fn a_snoozed_task_is_told_from_a_failed_one() {
     let mut view = view(&NewTask::new(TopicName::parse("t").unwrap()));
-    view.task.state = State::Retrying;
-    view.task.waiting_for = Some(WaitingFor::Snooze);
+    task_of(&mut view).state = State::Retrying;
+    task_of(&mut view).waiting_for = Some(WaitingFor::Snooze);
     let task = shown(&TaskOut::from(&view));
     assert_eq!(
         (&task["waiting_for"], &task["state"]),

@@ -40,7 +40,7 @@ fn a_busy_minute(shell: &mut Shell, acknowledged: &mut Acknowledged) -> Result<(
     }
     let reason = String::new();
     let cancelled = shell.try_ask(verb(Target::Id(called_off), Event::Cancel { reason }))?;
-    assert_eq!(cancelled.unwrap().view.task.state, State::Cancelled);
+    assert_eq!(cancelled.unwrap().view.slim().state, State::Cancelled);
     acknowledged.push((called_off, Some(State::Cancelled)));
 
     shell.try_pass(DurationMs(15))?;

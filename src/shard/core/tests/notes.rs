@@ -32,7 +32,7 @@ fn a_request_that_is_sent_again_gets_the_first_answer() {
     assert_eq!(shell.ask(ask(1, 10)), answered);
     assert_eq!(shell.ask(ask(1, 11)), Resent::Mismatch);
     shell.pass(DurationMs(limits::IDEMPOTENCY_KEPT_MS));
-    assert!(shell.disk.notes().is_empty());
+    assert!(shell.notes().is_empty());
     let first_at = shell.now().wall;
     assert_eq!(shell.ask(ask(1, 11)), Resent::Do { first_at });
 }
@@ -96,12 +96,12 @@ fn when_there_are_too_many_the_oldest_goes() {
 fn what_is_forgotten_is_taken_from_the_disk_too() {
     let mut notes = Notes::default();
     notes.ask(7, 0, at(0));
-    let mut batch = Batch::new(SteadyMs(0));
+    let mut batch = Batch::new(crate::clock::SteadyMs(0));
     notes.write_changes(&mut batch);
     let day = limits::IDEMPOTENCY_KEPT_MS as i64;
     notes.end_answer(7_u128.to_be_bytes(), at(day));
-    let mut batch = Batch::new(SteadyMs(0));
+    let mut batch = Batch::new(crate::clock::SteadyMs(0));
     notes.write_changes(&mut batch);
     let changes: Vec<_> = batch.changes().collect();
-    assert_eq!(changes, [(crate::store::RecordKey::Answer(7), None)]);
+    assert_eq!(changes, [(RecordKey::Answer(7), Change::Remove)]);
 }

@@ -14,11 +14,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::sound::assert_sound;
 use super::*;
 use crate::clock::{Clock, WallMs};
-use crate::ids::Slot;
+use crate::ids::{ShardEpoch, Slot};
 use crate::shard::create::Creation;
 use crate::shard::lease::Lease;
-use crate::store::codec::{decode_note, decode_task};
-use crate::store::{Note, RecordKey};
+use crate::shard::shelf::ShelfOptions;
+use crate::shard::table::cancel_record;
+use crate::store::codec::{decode_cancel, decode_note, decode_task, encode_task};
+use crate::store::mem::{MemDisk, MemStore};
+use crate::store::{Note, ShardStore, Stored, Tended};
 use crate::task::model::Due;
 use crate::task::new_task::When;
 use crate::task::outcome::Outcome;
@@ -42,7 +45,11 @@ pub struct Start {
 pub struct Shell {
     pub core: ShardCore,
     pub clock: Clock,
+    /// What was committed, kept beside the store to compare.
     pub disk: Disk,
+    mem: MemDisk,
+    store: MemStore,
+    epoch: ShardEpoch,
     /// What executors of this process work on.
     pub running: BTreeMap<TaskId, AttemptToken>,
     /// All starts since the test began or last took them.
@@ -67,17 +74,22 @@ pub fn key(name: &str) -> TaskKey {
 }
 
 impl Shell {
+    /// A shell whose core folds again and again, so that records are met wherever they may be.
     pub fn new() -> Self {
-        Self::with(CoreOptions::default())
+        Self::with(folding())
     }
 
     pub fn with(options: CoreOptions) -> Self {
         let clock = Clock::by_hand(START);
-        let core = ShardCore::new(ShardId(3), options.clone(), Arc::default(), clock.now());
+        let mem = MemDisk::new();
+        let (core, store, epoch) = recovered(&mem, &options, Arc::default(), &clock);
         Self {
             core,
             clock,
             disk: Disk::default(),
+            mem,
+            store,
+            epoch,
             running: BTreeMap::new(),
             starts: Vec::new(),
             rung: Vec::new(),
@@ -94,21 +106,60 @@ impl Shell {
         self.clock.now()
     }
 
-    pub fn task(&self, id: TaskId) -> &Task {
-        &self.core.table.get(id).expect("the task is there").task
+    pub fn task(&mut self, id: TaskId) -> Arc<Task> {
+        self.core.table.read(id).expect("the task is there").task
+    }
+
+    pub fn get(&mut self, target: Target) -> Option<TaskView> {
+        self.ask(GetTask(target)).unwrap()
+    }
+
+    /// What a start would find beside tasks.
+    pub fn notes(&mut self) -> Vec<Note> {
+        let mut store = self.mem.store();
+        store.begin().unwrap();
+        let mut notes = BTreeMap::new();
+        let mut take_in = |stored| match stored {
+            Stored::Note(Note::Tombstone(note)) => {
+                notes.insert(RecordKey::tombstone(&note.topic, &note.key), Note::Tombstone(note));
+            }
+            Stored::Note(Note::Answer(note)) => {
+                notes.insert(RecordKey::Answer(note.key), Note::Answer(note));
+            }
+            Stored::Change(key, Change::Put(value)) => {
+                if let Some(note) = decode_note(key, &value).unwrap() {
+                    notes.insert(key, note);
+                }
+            }
+            Stored::Change(key, Change::Remove) => {
+                notes.remove(&key);
+            }
+            _ => {}
+        };
+        store.recover(&mut take_in).unwrap();
+        // That was another owner.
+        self.crash();
+        notes.into_values().collect()
+    }
+
+    /// How many chunks the store holds.
+    pub fn chunks(&self) -> usize {
+        self.mem.chunks().len()
     }
 
     pub fn state(&self, id: TaskId) -> State {
-        self.task(id).state
+        self.core.table.row(id).expect("the task is there").state
     }
 
     pub fn place(&self, id: TaskId) -> Place {
-        self.core.table.get(id).expect("the task is there").place
+        self.core.table.row(id).expect("the task is there").place
     }
 
-    pub fn ids(&self) -> Vec<TaskId> {
-        let ids = self.core.table.ids_by_due(None).unwrap();
-        ids.iter().map(|(_, id)| *id).collect()
+    /// By due time.
+    pub fn ids(&mut self) -> Vec<TaskId> {
+        let mut ids = self.core.table.ids();
+        ids.sort_by_key(|id| (self.task(*id).due.at, *id));
+        ids
     }
 
     // ------------------------------------------------------------ steps
@@ -165,16 +216,23 @@ impl Shell {
     fn take_step(&mut self, now: Now) -> Result<(), Died> {
         loop {
             self.core.advance(now);
-            let step = self.core.close(now.steady);
+            let step = self.core.close(now);
             self.may_die()?;
-            if let Some(batch) = step.batch {
+            if let Some(mut batch) = step.batch {
                 self.clock.advance(self.sync_takes);
-                for task in self.disk.commit(&batch, now) {
+                self.store.commit(self.epoch, &batch).unwrap();
+                for task in self.disk.commit(&mut batch, now) {
                     self.witness.hears_of(&task);
                 }
-                self.disk.assert_holds(&self.core);
+                self.disk.assert_holds(&mut self.core);
+            }
+            if let Some(fold) = step.fold {
+                self.store.fold(self.epoch, fold).unwrap();
             }
             self.may_die()?;
+            if let Tended::Folded(folded) = self.store.tend(self.epoch, step.fold_along).unwrap() {
+                self.core.folded(folded);
+            }
             for effect in step.effects {
                 self.perform(effect);
             }
@@ -261,16 +319,11 @@ impl Shell {
         self.fuse = None;
         self.running.clear();
         self.clock = Clock::by_hand(self.now().wall);
-        self.clock.raise_steady(self.disk.steady);
         let now = self.now();
         let book = Arc::new(self.book.clone());
-        self.core = ShardCore::new(ShardId(3), self.options.clone(), book, now);
-        for task in self.disk.tasks() {
-            self.core.adopt(task, now);
-        }
-        for note in self.disk.notes() {
-            self.core.adopt_note(note);
-        }
+        self.mem.crash();
+        (self.core, self.store, self.epoch) = recovered(&self.mem, &self.options, book, &self.clock);
+        self.disk.forget_expired(now);
         self.try_tick().expect("the fuse has burnt");
     }
 
@@ -460,11 +513,39 @@ impl Shell {
     }
 }
 
+/// Options with which a core folds after every few records.
+pub fn folding() -> CoreOptions {
+    let mut options = CoreOptions::default();
+    options.table.shelf = ShelfOptions { fold_bytes: 1_500 };
+    options
+}
+
+/// A core with all that a disk holds.
+fn recovered(
+    mem: &MemDisk,
+    options: &CoreOptions,
+    book: Arc<TopicBook>,
+    clock: &Clock,
+) -> (ShardCore, MemStore, ShardEpoch) {
+    let core = |now| ShardCore::new(ShardId(3), options.clone(), book, now);
+    let mut store = mem.store();
+    let begun = store.begin().unwrap();
+    clock.raise_steady(begun.steady);
+    let now = clock.now();
+    let mut core = core(now);
+    core.begin_recovery(begun, store.reader().unwrap());
+    let take_in = &mut |stored| core.recover(stored, now).unwrap();
+    store.recover(take_in).unwrap();
+    core.end_recovery(now);
+    (core, store, begun.epoch)
+}
+
 pub fn verb(target: Target, event: Event) -> ApplyVerb {
     ApplyVerb {
         target,
         event,
         by: "test".to_owned(),
+        wants: Wants::Slim,
     }
 }
 
@@ -480,7 +561,6 @@ pub fn finish(task: TaskId, event: Event) -> FinishAttempt {
 #[derive(Default)]
 pub struct Disk {
     records: BTreeMap<RecordKey, Vec<u8>>,
-    steady: SteadyMs,
 }
 
 impl Disk {
@@ -499,30 +579,31 @@ impl Disk {
         tasks
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
-    pub fn notes(&self) -> Vec<Note> {
-        let notes = self
-            .records
-            .iter()
-            .map(|(key, bytes)| decode_note(*key, bytes).unwrap());
-        notes.flatten().collect()
+    /// A shard does not write that a retention is over: it forgets.
+    fn forget_expired(&mut self, now: Now) {
+        for task in self.tasks() {
+            if task.state.is_ended() && task.expires.is_some_and(|at| at <= now.steady) {
+                self.records.remove(&RecordKey::Task(task.id));
+            }
+        }
     }
 
     /// Writes a batch that was closed at `now`, and gives the tasks that are written.
-    fn commit(&mut self, batch: &Batch, now: Now) -> Vec<Task> {
+    fn commit(&mut self, batch: &mut Batch, now: Now) -> Vec<Task> {
         let mut written = Vec::new();
-        self.steady = self.steady.max(batch.steady());
-        for (key, bytes) in batch.changes() {
+        for (key, change) in batch.changes() {
             let before = match key {
                 RecordKey::Task(id) => self.task(id),
                 _ => None,
             };
-            match bytes {
-                Some(bytes) => self.records.insert(key, bytes.to_vec()),
-                None => self.records.remove(&key),
+            match (change, key) {
+                (Change::Put(value), _) => self.records.insert(key, value.to_vec()),
+                (Change::Cancel(value), RecordKey::Task(id)) => {
+                    let mut task = before.clone().expect("what is cancelled is there");
+                    cancel_record(&mut task, &decode_cancel(id, &value).unwrap());
+                    self.records.insert(key, encode_task(&task).to_vec())
+                }
+                _ => self.records.remove(&key),
             };
             if let RecordKey::Task(id) = key
                 && let Some(after) = self.task(id)
@@ -535,16 +616,19 @@ impl Disk {
     }
 
     /// All that the core knows is written, but for what is not worth a write.
-    fn assert_holds(&self, core: &ShardCore) {
+    fn assert_holds(&mut self, core: &mut ShardCore) {
+        for task in self.tasks() {
+            let is_over = task.state.is_ended() && core.table.row(task.id).is_none();
+            if is_over {
+                // Its chunk was dropped as a whole, once the last of it had expired.
+                self.records.remove(&RecordKey::Task(task.id));
+            }
+        }
         let written = self.tasks();
         assert_eq!(written.len(), core.tasks(), "tasks on disk and in memory");
         for task in written {
-            let mut known = core
-                .table
-                .get(task.id)
-                .expect("what is on disk is in memory")
-                .task
-                .clone();
+            let known = core.table.read(task.id).expect("what is on disk is in memory");
+            let mut known = Task::clone(&known.task);
             if let Some(live) = &mut known.live {
                 live.report_by = MonoMs(0);
             }

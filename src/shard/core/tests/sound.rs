@@ -1,10 +1,12 @@
 //! What holds of a core between steps, whatever happened before: counted again from its tasks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::*;
+use crate::shard::index::Home;
 use crate::shard::place::Setting;
 use crate::shard::table::Entry;
+use crate::store::chunk::ChunkId;
 
 /// A line in which tasks wait, of a topic or of the shard.
 type Line = (Option<TopicName>, &'static str);
@@ -15,14 +17,10 @@ pub fn assert_sound(
     running_max: usize,
     running: &BTreeMap<TaskId, AttemptToken>,
 ) {
-    let ids: Vec<TaskId> = core
-        .table
-        .ids_by_due(None)
-        .unwrap()
-        .iter()
-        .map(|(_, id)| *id)
-        .collect();
-    assert_eq!(ids.len(), core.tasks(), "each task has one due time");
+    let mut ids = core.table.ids();
+    ids.sort_unstable();
+    assert_eq!(ids.len(), core.tasks(), "each task has one row");
+    assert_homes(core, &ids);
     assert_places(core, &ids);
     assert_alarms(core, &ids);
     assert_in_flight(core, &ids, running_max, running);
@@ -34,7 +32,8 @@ pub fn assert_sound(
 fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
     let mut waiting: BTreeMap<Line, BTreeSet<(i64, TaskId)>> = BTreeMap::new();
     for id in ids {
-        let Entry { task, place } = core.table.get(*id).unwrap();
+        let Entry { task, place } = core.table.read(*id).unwrap();
+        let (task, place) = (&*task, &place);
         let pull = task.spec.action == Action::Pull;
         let suits = match task.state {
             State::Dispatched => *place == Place::InFlight && task.spec.action.is_dispatched(),
@@ -67,36 +66,85 @@ fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
     let mut take = |line| waiting.remove(&line).unwrap_or_default();
     let queued: BTreeSet<(i64, TaskId)> = core.slots.waiting().collect();
     assert_eq!(queued, take((None, "queued")));
-    for (name, line) in core.table.topics_mut() {
+    for line in core.table.topics_mut() {
+        let name = &line.name;
         assert_eq!(line.ready, take((Some(name.clone()), "ready")), "{name}");
         assert_eq!(line.held, take((Some(name.clone()), "held")), "{name}");
     }
     assert!(waiting.is_empty(), "{waiting:?} stand nowhere");
 }
 
-/// The wheels hold exactly the alarms that follow from task and place. (Notes may leave an early one behind.)
-fn assert_alarms(core: &ShardCore, ids: &[TaskId]) {
+/// What a row says is what the record says, and a record in a chunk lives there.
+fn assert_homes(core: &mut ShardCore, ids: &[TaskId]) {
+    for id in ids {
+        let row = core.table.row(*id).unwrap();
+        let Entry { task, place } = core.table.read(*id).expect("each record reads back");
+        let at = task.ended_at.unwrap_or(task.due.at);
+        assert_eq!((row.state, row.place, row.at_ms), (task.state, place, at.0), "{id}");
+        assert_eq!(row.generation.map(u32::from), Some(task.generation));
+        if let Home::Chunk(chunk, place) = row.home {
+            let meta = core.table.shelf().chunk(chunk).expect("its chunk is there");
+            assert!(meta.is_live(usize::from(place)), "{id} is dead in {}", meta.id);
+        }
+    }
+    let live: u32 = core.table.shelf().chunks().map(|(_, meta)| meta.live()).sum();
+    let in_chunks = |id: &&TaskId| {
+        let row = core.table.row(**id).unwrap();
+        matches!(row.home, Home::Chunk(..))
+    };
+    assert!(live as usize >= ids.iter().filter(in_chunks).count());
+}
+
+/// The wheels hold exactly the alarms that follow from task and place, but for tasks whose time is far: their chunk
+/// has one for all of them. (Notes may leave an early one behind.)
+fn assert_alarms(core: &mut ShardCore, ids: &[TaskId]) {
     let sorted = |settings: Vec<Setting>| {
         let settings = settings
             .into_iter()
             .map(|(clock, at, alarm)| (format!("{clock:?}"), at, alarm));
         settings.collect::<BTreeSet<_>>()
     };
-    let frozen = |task: &Task| core.book.get(&task.topic).is_frozen() && !task.state.is_in_flight();
+    let book = Arc::clone(&core.book);
+    let frozen = |task: &Task| book.get(&task.topic).is_frozen() && !task.state.is_in_flight();
     let (mut needed, mut overtime) = (Vec::new(), Vec::new());
+    let mut set = core.wheels.settings();
+    let chunks: HashSet<ChunkId> = set
+        .iter()
+        .filter_map(|(.., alarm)| match alarm {
+            Alarm::Chunk(chunk) => Some(*chunk),
+            _ => None,
+        })
+        .chain(core.to_open.iter().map(|(_, chunk)| *chunk))
+        .collect();
     for id in ids {
-        let Entry { task, place } = core.table.get(*id).unwrap();
-        let [main, total] = alarms_of(task, *place);
+        let Entry { task, place } = core.table.read(*id).unwrap();
+        let [main, total] = alarms_of(&task, place);
+        let row = core.table.row(*id).unwrap();
+        if !row.is_alarmed {
+            match row.home {
+                Home::Memtable => {
+                    let far = main.is_none_or(|(_, at, _)| at >= core.table.far_ms());
+                    assert!(far && total.is_none(), "{id} is near and has no alarm");
+                }
+                Home::Chunk(chunk, _) if main.is_some() && !row.is_overlaid => {
+                    let meta = core.table.shelf().chunk(chunk).unwrap();
+                    assert!(chunks.contains(&meta.id), "nobody wakes {id} in {}", meta.id);
+                }
+                Home::Chunk(..) => {}
+            }
+            continue;
+        }
         needed.extend(main);
         // Total time that runs out while a topic is frozen rings when the topic goes on.
-        if frozen(task) {
+        if frozen(&task) {
             overtime.extend(total)
         } else {
             needed.extend(total)
         }
     }
-    let mut set = core.wheels.settings();
-    set.retain(|(.., alarm)| !matches!(alarm, Alarm::Tombstone(_) | Alarm::Answer(_)));
+    set.retain(|(.., alarm)| {
+        !matches!(alarm, Alarm::Tombstone(_) | Alarm::Answer(_) | Alarm::Chunk(_))
+    });
     let (set, needed, overtime) = (sorted(set), sorted(needed), sorted(overtime));
     assert_eq!(
         needed.difference(&set).collect::<Vec<_>>(),
@@ -115,13 +163,13 @@ fn assert_alarms(core: &ShardCore, ids: &[TaskId]) {
 
 /// Executors of ours have what is dispatched or running, and no more than they may; what has not started is armed.
 fn assert_in_flight(
-    core: &ShardCore,
+    core: &mut ShardCore,
     ids: &[TaskId],
     running_max: usize,
     running: &BTreeMap<TaskId, AttemptToken>,
 ) {
-    let tasks = ids.iter().map(|id| &core.table.get(*id).unwrap().task);
-    let out: Vec<&Task> = tasks
+    let tasks = ids.iter().map(|id| core.table.read(*id).unwrap().task);
+    let out: Vec<Arc<Task>> = tasks
         .filter(|task| task.state.is_in_flight() && task.spec.action.is_dispatched())
         .collect();
     assert_eq!(
@@ -154,15 +202,16 @@ fn assert_in_flight(
 }
 
 /// A key leads to its live task, of which there is at most one, else to the one that ended last.
-fn assert_keys(core: &ShardCore, ids: &[TaskId]) {
-    let mut by_key: HashMap<(&TopicName, &TaskKey), Vec<&Task>> = HashMap::new();
+fn assert_keys(core: &mut ShardCore, ids: &[TaskId]) {
+    let mut by_key: HashMap<(TopicName, TaskKey), Vec<Arc<Task>>> = HashMap::new();
     for id in ids {
-        let task = &core.table.get(*id).unwrap().task;
+        let task = core.table.read(*id).unwrap().task;
         if let Some(key) = &task.key {
-            by_key.entry((&task.topic, key)).or_default().push(task);
+            let names = (task.topic.clone(), key.clone());
+            by_key.entry(names).or_default().push(task);
         }
     }
-    for ((topic, key), tasks) in by_key {
+    for ((topic, key), tasks) in &by_key {
         let live: Vec<TaskId> = tasks
             .iter()
             .filter(|task| !task.state.is_ended())
@@ -191,21 +240,13 @@ fn assert_keys(core: &ShardCore, ids: &[TaskId]) {
 /// Counts by topic and state, and the orders of lists.
 fn assert_topics(core: &mut ShardCore, ids: &[TaskId]) {
     let mut counts: HashMap<TopicName, [u64; State::ALL.len()]> = HashMap::new();
-    let (mut by_due, mut by_end) = (BTreeSet::new(), BTreeSet::new());
     for id in ids {
-        let task = &core.table.get(*id).unwrap().task;
+        let task = core.table.read(*id).unwrap().task;
         counts.entry(task.topic.clone()).or_default()[task.state.index()] += 1;
-        by_due.insert((task.due.at, *id));
-        by_end.extend(task.ended_at.map(|at| (at, *id)));
     }
-    assert_eq!(core.table.ids_by_due(None), Some(&by_due));
-    assert_eq!(core.table.ids_by_end(), &by_end);
-    for (name, line) in core.table.topics_mut() {
-        assert_eq!(
-            line.counts,
-            counts.remove(name).unwrap_or_default(),
-            "{name}"
-        );
+    for line in core.table.topics_mut() {
+        let counted = counts.remove(&line.name).unwrap_or_default();
+        assert_eq!(line.counts, counted, "{}", line.name);
     }
     assert!(counts.is_empty());
 }

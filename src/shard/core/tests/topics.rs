@@ -25,7 +25,7 @@ fn a_held_topic_starts_nothing_and_goes_on_in_due_order() {
         [other]
     );
     assert_eq!(shell.place(soon), Place::Held);
-    let view = shell.ask(GetTask(Target::Id(soon))).unwrap();
+    let view = shell.get(Target::Id(soon)).unwrap();
     assert_eq!(view.blocked_by, Some("topic_paused"));
     shell.release(A);
     for nth in 0..4 {
@@ -120,9 +120,9 @@ fn after_a_frozen_pause_tasks_have_the_time_left_that_they_had_and_are_moved_onc
         .try_set_topic(A, |topic, _| topic.thawing = None)
         .unwrap();
 
-    let due = |id| shell.task(id).next.at.since(START).0 / 60_000;
+    let mut due = |id| shell.task(id).next.at.since(START).0 / 60_000;
     assert_eq!(
-        [ahead, wall, meanwhile, pull].map(due),
+        [ahead, wall, meanwhile, pull].map(&mut due),
         [150, 140, 135, 132]
     );
     assert_eq!(due(born), 160, "by its own age only");
