@@ -133,7 +133,7 @@ sections! {
     store: StoreConfig {
         /// The data directory.
         data: PathBuf = PathBuf::from("./data");
-        /// Size of a shard's journal at which it is folded into sled.
+        /// Size of a shard's journal at which it is folded into chunks.
         checkpoint_bytes: ByteSize = ByteSize(32 * MIB),
             within ByteSize(MIB / 16)..=ByteSize(4 * GIB), "from 64KiB to 4GiB";
         /// sled's page cache.
@@ -141,6 +141,13 @@ sections! {
         /// Free disk space that is kept for what is there to end: with less, creates are refused.
         reserve: ByteSize = ByteSize(RESERVE_BYTES),
             within ByteSize(MIB)..=ByteSize(1024 * GIB), "from 1MiB to 1024GiB";
+    }
+
+    /// `[wheel]`: how tasks come near as their time does.
+    wheel: WheelConfig {
+        /// How long before they are due tasks are read into memory.
+        look_ahead: DurationMs = DurationMs::secs(10),
+            within DurationMs(100)..=DurationMs::secs(600), "from PT0.1S to PT10M";
     }
 
     /// `[shards]`: how tasks are spread.

@@ -11,6 +11,8 @@ use crate::engine::Duetime;
 use crate::executor::egress::EgressPolicy;
 use crate::http::HttpOptions;
 use crate::http::server::{ServerOptions, bind, serve};
+use crate::shard::shelf::ShelfOptions;
+use crate::shard::table::TableOptions;
 use crate::store::local::LocalOptions;
 use crate::telemetry;
 
@@ -96,9 +98,13 @@ fn builder(config: &Config) -> crate::engine::Builder {
         .grace(config.shutdown.grace)
         .egress(egress)
         .reserve(config.store.reserve.0)
+        .table(TableOptions {
+            look_ahead: config.wheel.look_ahead,
+            shelf: ShelfOptions {
+                fold_bytes: usize::try_from(config.store.checkpoint_bytes.0).unwrap_or(usize::MAX),
+            },
+        })
         .store(LocalOptions {
-            checkpoint_bytes: usize::try_from(config.store.checkpoint_bytes.0)
-                .unwrap_or(usize::MAX),
             cache_bytes: config.store.cache.0 / shards,
             ..LocalOptions::default()
         })

@@ -80,6 +80,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     let files_open = home.open();
     let core_options = CoreOptions {
         running_max: options.running_max.div_ceil(usize::from(dir.shards())),
+        table: options.table,
         ..CoreOptions::default()
     };
     children.extend(router.shards().map(|shard| {

@@ -39,7 +39,9 @@ pub enum DataDirError {
         holder: String,
     },
     /// It was written by another version.
-    #[error("{path} says {found:?}, this version reads {FORMAT:?}: run the build that wrote it, or give this one a new directory with --data")]
+    #[error(
+        "{path} says {found:?}, this version reads {FORMAT:?}: run the build that wrote it, or give this one a new directory with --data"
+    )]
     Format {
         /// The file.
         path: PathBuf,

@@ -12,6 +12,7 @@ use crate::engine::handle::Duetime;
 use crate::executor::egress::EgressPolicy;
 use crate::executor::handler::{Handler, HandlerResult, HandlerTask, handler};
 use crate::limits;
+use crate::shard::table::TableOptions;
 use crate::store::local::LocalOptions;
 
 /// Everything that can be chosen before the start. Made by [`Duetime::builder`].
@@ -23,6 +24,7 @@ pub struct Builder {
     pub(super) max_delay: DurationMs,
     pub(super) grace: DurationMs,
     pub(super) store: LocalOptions,
+    pub(super) table: TableOptions,
     pub(super) reserve_bytes: u64,
     pub(super) egress: EgressPolicy,
     pub(super) handlers: HashMap<String, Handler>,
@@ -49,6 +51,7 @@ impl Default for Builder {
             max_delay: limits::MAX_DELAY,
             grace: DurationMs::secs(10),
             store: LocalOptions::default(),
+            table: TableOptions::default(),
             reserve_bytes: RESERVE_BYTES,
             egress: EgressPolicy {
                 allow_loopback: true,
@@ -100,6 +103,13 @@ impl Builder {
     #[must_use]
     pub fn grace(mut self, length: DurationMs) -> Self {
         self.grace = length;
+        self
+    }
+
+    /// How shards keep their tasks.
+    #[must_use]
+    pub fn table(mut self, options: TableOptions) -> Self {
+        self.table = options;
         self
     }
 

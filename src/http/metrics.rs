@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use crate::http::Api;
 use crate::http::answer::Answer;
 use crate::http::ops::add;
-use crate::shard::messages::TopicCounts;
+use crate::shard::messages::{ShardCounts, TopicCounts};
 use crate::task::State;
 use crate::wire::problem::{Code, Problem};
 
@@ -75,6 +75,9 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
             "quantile",
             lateness,
         );
+    }
+    if let Ok(shards) = engine.counts().await {
+        store_metrics(&mut page, &shards);
     }
     let children = engine.children();
     let running = children
@@ -151,6 +154,64 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
         ))
         .respond(),
     }
+}
+
+/// What the stores of all shards hold, and read.
+fn store_metrics(page: &mut Page, shards: &[ShardCounts]) {
+    let sum = |of: fn(&ShardCounts) -> u64| shards.iter().map(of).sum::<u64>();
+    let gauges = [
+        ("store_chunks", "Chunks", sum(|shard| shard.shelf.chunks)),
+        (
+            "store_chunk_bytes",
+            "Bytes of their bodies",
+            sum(|shard| shard.shelf.chunk_bytes),
+        ),
+        (
+            "store_dead_records",
+            "Records of chunks that nothing needs any more",
+            sum(|shard| shard.shelf.dead),
+        ),
+        (
+            "store_recent_bytes",
+            "What was committed and is not in chunks yet",
+            sum(|shard| shard.shelf.recent_bytes),
+        ),
+        (
+            "store_index_bytes",
+            "The index over all tasks",
+            sum(|shard| shard.index_bytes as u64),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        page.gauge(name, help, "", [("", value as f64)]);
+    }
+    page.counter(
+        "store_folds",
+        "Folds since the start",
+        "",
+        [("", sum(|shard| shard.shelf.folds))],
+    );
+    page.counter(
+        "store_records_damaged",
+        "Records that did not read back since the start",
+        "",
+        [(
+            "",
+            sum(|shard| shard.shelf.damaged + shard.damaged.len() as u64),
+        )],
+    );
+    let reads = [
+        ("task", sum(|shard| shard.shelf.reads.task)),
+        ("list", sum(|shard| shard.shelf.reads.list)),
+        ("ahead", sum(|shard| shard.shelf.reads.ahead)),
+        ("move", sum(|shard| shard.shelf.reads.moved)),
+    ];
+    page.counter(
+        "store_chunks_read",
+        "Chunks read from the store, by reason",
+        "for",
+        reads,
+    );
 }
 
 type Labels = Vec<(String, String)>;

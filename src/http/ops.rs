@@ -9,7 +9,7 @@ use crate::http::answer::{Answer, problem_of};
 use crate::http::resent::once;
 use crate::http::{Api, BY, query, respond};
 use crate::ids::ShardId;
-use crate::shard::messages::TopicCounts;
+use crate::shard::messages::{ShardCounts, TopicCounts};
 use crate::shard::table::Totals;
 use crate::task::State;
 use crate::task::duration;
@@ -148,8 +148,28 @@ fn shard_of(shard: &ShardStatus) -> Value {
         "state": shard.child.as_ref().map(|child| child.state.name()),
         "tasks": shard.counts.as_ref().map(|counts| counts.tasks),
         "in_flight": shard.counts.as_ref().map(|counts| counts.in_flight),
+        "store": shard.counts.as_ref().map(store_of),
         "restarts": shard.child.as_ref().map(|child| child.restarts),
         "last_fault": shard.child.as_ref().and_then(|child| child.last_fault.clone()),
+    })
+}
+
+/// What a shard's store holds.
+fn store_of(counts: &ShardCounts) -> Value {
+    let shelf = &counts.shelf;
+    json!({
+        "chunks": shelf.chunks,
+        "chunk_bytes": shelf.chunk_bytes,
+        "dead_records": shelf.dead,
+        "journal_bytes": shelf.recent_bytes,
+        "index_bytes": counts.index_bytes,
+        "folds": shelf.folds,
+        "records_damaged": shelf.damaged,
+        "chunks_read": {
+            "task": shelf.reads.task, "list": shelf.reads.list,
+            "ahead": shelf.reads.ahead, "move": shelf.reads.moved,
+        },
+        "damaged": counts.damaged,
     })
 }
 

@@ -17,7 +17,10 @@ const JOBS_MAX: usize = 4;
 
 /// What the thread is given to do.
 enum Job {
-    Commit { batch: Batch, fold_along: usize },
+    Commit {
+        batch: Batch,
+        fold_along: usize,
+    },
     Fold(Fold),
     /// To be dropped here, where it keeps nobody waiting.
     Scrap(Arc<Memtable>),

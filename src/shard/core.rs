@@ -28,7 +28,7 @@ use crate::shard::slots::Slots;
 use crate::shard::table::{CancelAsleep, Entry, TableOptions, TaskTable};
 use crate::store::chunk::{ChunkId, Fold, Folded, Memtable, ReadChunks};
 use crate::store::codec::decode_note;
-use crate::store::{Batch, Begun, Change, Note, RecordKey, Stored, StoreError};
+use crate::store::{Batch, Begun, Change, Note, RecordKey, StoreError, Stored};
 use crate::task::event::{Applied, Event, Refusal};
 use crate::task::model::{State, Task};
 use crate::task::spec::{TaskKey, TaskSpec, TopicName};
@@ -238,7 +238,10 @@ impl ShardCore {
             let Some(entry) = self.table.wake(id) else {
                 continue;
             };
-            let (topic, alarms) = (entry.task.topic.clone(), alarms_of(&entry.task, Place::InFlight));
+            let (topic, alarms) = (
+                entry.task.topic.clone(),
+                alarms_of(&entry.task, Place::InFlight),
+            );
             if entry.task.spec.action.is_dispatched() {
                 self.slots.take(&topic, id);
             }
@@ -532,9 +535,9 @@ impl ShardCore {
 
     /// Notes, in the same commit as the change itself, that this request has changed the task.
     pub(super) fn note_request(&mut self, id: TaskId, request: u64) {
-        let noted = self
-            .table
-            .change(id, |entry| Arc::make_mut(&mut entry.task).note_request(request));
+        let noted = self.table.change(id, |entry| {
+            Arc::make_mut(&mut entry.task).note_request(request)
+        });
         if noted.is_some() {
             self.mark(id);
         }

@@ -47,7 +47,10 @@ impl Home {
         match self {
             Self::Memtable => MEMTABLE,
             Self::Chunk(chunk, place) => {
-                assert!(chunk <= CHUNKS_MAX, "a shard has fewer than 33 million chunks");
+                assert!(
+                    chunk <= CHUNKS_MAX,
+                    "a shard has fewer than 33 million chunks"
+                );
                 chunk << 7 | u32::from(place)
             }
         }
@@ -511,6 +514,9 @@ mod tests {
             }
         }
         let mean = sizes.iter().sum::<f64>() / sizes.len() as f64;
-        assert!(mean <= 65.0, "{mean} bytes a task, on the average of its sizes");
+        assert!(
+            mean <= 65.0,
+            "{mean} bytes a task, on the average of its sizes"
+        );
     }
 }

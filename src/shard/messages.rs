@@ -15,6 +15,7 @@ use crate::shard::create::{Created, Creation};
 use crate::shard::lease::{Lease, expires_at};
 use crate::shard::notes::{Resent, TooManyTombstones};
 use crate::shard::query::{PageAsk, PagePart, Shown, TaskView};
+use crate::shard::shelf::ShelfCounts;
 use crate::shard::table::Totals;
 use crate::store::Tombstone;
 use crate::task::event::{Applied, Event, Refusal};
@@ -244,7 +245,12 @@ pub struct ApplyVerb {
 }
 
 impl ApplyVerb {
-    fn work(self, request: Option<u64>, core: &mut ShardCore, now: Now) -> Result<VerbDone, VerbRefused> {
+    fn work(
+        self,
+        request: Option<u64>,
+        core: &mut ShardCore,
+        now: Now,
+    ) -> Result<VerbDone, VerbRefused> {
         let id = self.target.find(core).ok_or(VerbRefused::NotFound)?;
         // By key one speaks of what is live: a cancel that finds only a finished task came too late.
         if let (Event::Cancel { .. }, Target::Key(..)) = (&self.event, &self.target)
@@ -636,6 +642,12 @@ pub struct ShardCounts {
     pub of_gone_topics: Totals,
     /// All tasks.
     pub tasks: usize,
+    /// Bytes of the index over them.
+    pub index_bytes: usize,
+    /// What its shelf holds.
+    pub shelf: ShelfCounts,
+    /// What did not read back at its start, and is set aside.
+    pub damaged: Vec<String>,
     /// Attempts that run.
     pub in_flight: usize,
 }
@@ -664,6 +676,9 @@ impl Question for CountTasks {
             topics,
             of_gone_topics: core.table.dropped_totals(),
             tasks: core.table.len(),
+            index_bytes: core.table.index_bytes(),
+            shelf: core.table.shelf().counts(),
+            damaged: core.damaged().to_vec(),
             in_flight: core.in_flight(),
         }
     }

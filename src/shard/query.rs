@@ -357,8 +357,13 @@ impl Look<'_> {
     /// Takes an entry that the filter may admit.
     fn take(&mut self, entry: &Entry) {
         let filter = &self.ask.filter;
-        let admits = filter.topic.as_ref().is_none_or(|topic| entry.topic == *topic)
-            && (filter.states.is_empty() || filter.states.contains(&entry.state) || may_run(entry, &filter.states));
+        let admits = filter
+            .topic
+            .as_ref()
+            .is_none_or(|topic| entry.topic == *topic)
+            && (filter.states.is_empty()
+                || filter.states.contains(&entry.state)
+                || may_run(entry, &filter.states));
         if !admits {
             return;
         }
@@ -405,7 +410,9 @@ impl Look<'_> {
 
     fn look_through_memory(&mut self) {
         let mut entries = Vec::new();
-        self.core.table.entries_in_memory(|entry| entries.push(entry));
+        self.core
+            .table
+            .entries_in_memory(|entry| entries.push(entry));
         for entry in entries {
             self.take(&entry);
         }

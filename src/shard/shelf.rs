@@ -514,8 +514,7 @@ impl Shelf {
     /// What the shelf holds.
     pub fn counts(&self) -> ShelfCounts {
         ShelfCounts {
-            recent_bytes: (self.recent.bytes
-                + self.folding.as_ref().map_or(0, |table| table.bytes))
+            recent_bytes: (self.recent.bytes + self.folding.as_ref().map_or(0, |table| table.bytes))
                 as u64,
             ..self.counts
         }

@@ -374,7 +374,9 @@ impl TaskTable {
             Some((cancel, _)) => cancel.clone(),
             None => {
                 let home = self.overlays.get(&number).copied();
-                let value = self.shelf.read(row.id, home.unwrap_or(Home::Memtable), why)?;
+                let value = self
+                    .shelf
+                    .read(row.id, home.unwrap_or(Home::Memtable), why)?;
                 decode_cancel(row.id, &value).map_err(|damaged| damaged.of(row.id))?
             }
         };
@@ -463,10 +465,13 @@ impl TaskTable {
         for recent in self.shelf.all_recent() {
             let id = recent.entry.id;
             let is_here = !self.awake.contains_key(&id)
-                && self.index.find(id).is_some_and(|number| match recent.entry.class {
-                    Class::Cancels => self.overlays.get(&number) == Some(&Home::Memtable),
-                    _ => self.index.row(number).home == Home::Memtable,
-                });
+                && self
+                    .index
+                    .find(id)
+                    .is_some_and(|number| match recent.entry.class {
+                        Class::Cancels => self.overlays.get(&number) == Some(&Home::Memtable),
+                        _ => self.index.row(number).home == Home::Memtable,
+                    });
             if is_here {
                 visit(recent.entry.clone());
             }
@@ -510,7 +515,11 @@ impl TaskTable {
         let Some(number) = self.lines.by_name.get(name) else {
             return Some(Vec::new());
         };
-        if self.lines.get(*number).is_some_and(|line| line.tasks() > max) {
+        if self
+            .lines
+            .get(*number)
+            .is_some_and(|line| line.tasks() > max)
+        {
             return None;
         }
         let rows = self.index.of_topic(*number);
@@ -711,7 +720,8 @@ impl TaskTable {
             match change {
                 Change::Put(value) => {
                     if let Some(entry) = self.awake.get(&id) {
-                        self.shelf.put(ShelfEntry::of(&entry.task, self.seed), value);
+                        self.shelf
+                            .put(ShelfEntry::of(&entry.task, self.seed), value);
                     }
                 }
                 Change::Cancel(value) => {
@@ -753,7 +763,13 @@ impl TaskTable {
     /// stay without one.
     fn alarm_in_memory(&mut self, entry: &ShelfEntry, now: Now) -> Option<Setting> {
         let alarm @ (_, at_ms, _) = alarm_of_entry(entry.class, entry.wake_ms, entry.id)?;
-        if at_ms <= now.steady.0.min(now.wall.0).saturating_add(ALARM_HORIZON_MS) {
+        if at_ms
+            <= now
+                .steady
+                .0
+                .min(now.wall.0)
+                .saturating_add(ALARM_HORIZON_MS)
+        {
             return Some(alarm);
         }
         self.far_ms = self.far_ms.min(at_ms);
@@ -764,7 +780,12 @@ impl TaskTable {
     pub fn puts_off(&mut self, (clock, at_ms, alarm): Setting, now: Now) -> bool {
         let is_far = clock != AlarmClock::Mono
             && matches!(alarm, Alarm::Due(_) | Alarm::Expire(_))
-            && at_ms > now.steady.0.min(now.wall.0).saturating_add(ALARM_HORIZON_MS);
+            && at_ms
+                > now
+                    .steady
+                    .0
+                    .min(now.wall.0)
+                    .saturating_add(ALARM_HORIZON_MS);
         if is_far {
             self.far_ms = self.far_ms.min(at_ms);
         }
@@ -810,7 +831,14 @@ impl TaskTable {
         (unset, set)
     }
 
-    fn place(&mut self, chunk: u32, place: u8, entry: &ShelfEntry, now: Now, unset: &mut Vec<Setting>) {
+    fn place(
+        &mut self,
+        chunk: u32,
+        place: u8,
+        entry: &ShelfEntry,
+        now: Now,
+        unset: &mut Vec<Setting>,
+    ) {
         let id = entry.id;
         let number = self.index.find(id).filter(|_| !self.shelf.is_recent(id));
         let here = Home::Chunk(chunk, place);
@@ -831,7 +859,9 @@ impl TaskTable {
             self.index.change(number, |row| row.home = here);
         }
         let is_soon = entry.class.waits()
-            && entry.wake_ms.saturating_sub(self.options.look_ahead.0 as i64)
+            && entry
+                .wake_ms
+                .saturating_sub(self.options.look_ahead.0 as i64)
                 <= now.wall.0.max(now.steady.0);
         let is_in_flight = entry.class == Class::InFlight;
         if row.is_alarmed && !is_soon && !is_in_flight && !entry.has_more_alarms {
@@ -881,7 +911,11 @@ impl TaskTable {
             Ok(index) => index,
             Err(StoreError::Corrupt { place, why }) => {
                 self.shelf.count_damaged();
-                tracing::error!(place, why, "a chunk does not read back; its tasks are set aside");
+                tracing::error!(
+                    place,
+                    why,
+                    "a chunk does not read back; its tasks are set aside"
+                );
                 return Vec::new();
             }
             Err(error) => {
@@ -913,7 +947,13 @@ impl TaskTable {
     }
 
     /// The row of a chunk's record, if that is still its home.
-    fn still_at(&self, chunk: u32, place: u8, entry: &ShelfEntry, dead: &Mask) -> Option<(RowId, Row)> {
+    fn still_at(
+        &self,
+        chunk: u32,
+        place: u8,
+        entry: &ShelfEntry,
+        dead: &Mask,
+    ) -> Option<(RowId, Row)> {
         if dead >> place & 1 != 0 {
             return None;
         }
@@ -990,7 +1030,8 @@ impl TaskTable {
                 }
             };
             for (place, entry) in index.entries.iter().enumerate() {
-                let Some((number, row)) = self.still_at(chunk, place as u8, entry, &meta.dead) else {
+                let Some((number, row)) = self.still_at(chunk, place as u8, entry, &meta.dead)
+                else {
                     continue;
                 };
                 if entry.class == Class::Cancels {
@@ -1014,7 +1055,8 @@ impl TaskTable {
                 } else {
                     match self.shelf.value(chunk, place as u8, ReadFor::Move) {
                         Ok(value) => {
-                            let alarm = self.move_to_memory(number, &row, entry.clone(), value, now);
+                            let alarm =
+                                self.move_to_memory(number, &row, entry.clone(), value, now);
                             alarms.extend(alarm);
                         }
                         Err(error) => self.note_fault(entry.id, error),
@@ -1027,12 +1069,20 @@ impl TaskTable {
 
     /// Alarms of records in memory whose time has come nearer than it was when they were put there.
     pub fn ring_far(&mut self, now: Now) -> Vec<Setting> {
-        let soon = now.wall.0.max(now.steady.0).saturating_add(self.options.look_ahead.0 as i64);
+        let soon = now
+            .wall
+            .0
+            .max(now.steady.0)
+            .saturating_add(self.options.look_ahead.0 as i64);
         if self.far_ms > soon {
             return Vec::new();
         }
         self.far_ms = i64::MAX;
-        let all: Vec<ShelfEntry> = self.shelf.all_recent().map(|recent| recent.entry.clone()).collect();
+        let all: Vec<ShelfEntry> = self
+            .shelf
+            .all_recent()
+            .map(|recent| recent.entry.clone())
+            .collect();
         let mut alarms = Vec::new();
         for entry in all {
             let Some(number) = self.index.find(entry.id) else {
@@ -1146,7 +1196,12 @@ impl TaskTable {
     ///
     /// # Errors
     /// When a task's record does not read back: the journal's own sums say that it was written like that.
-    pub fn recover_change(&mut self, key: RecordKey, change: Change, now: Now) -> Result<(), StoreError> {
+    pub fn recover_change(
+        &mut self,
+        key: RecordKey,
+        change: Change,
+        now: Now,
+    ) -> Result<(), StoreError> {
         let RecordKey::Task(id) = key else {
             let value = match change {
                 Change::Put(value) => Some(value),
@@ -1173,7 +1228,8 @@ impl TaskTable {
                     cancel_record(&mut task, &cancel);
                     let entry = ShelfEntry::of(&task, self.seed);
                     self.recover_row(&entry, Home::Memtable, now);
-                    self.shelf.put(entry, crate::store::codec::encode_task(&task));
+                    self.shelf
+                        .put(entry, crate::store::codec::encode_task(&task));
                 } else if !row.is_overlaid {
                     self.overlay(number, cancel.at.0, Home::Memtable);
                     let entry = self.entry_of_cancel(number, &cancel, row.at_ms);
@@ -1189,7 +1245,11 @@ impl TaskTable {
 
     /// All is taken in: the alarms of what stands in memory, and the tasks that were in flight.
     pub fn recovered(&mut self, now: Now) -> (Vec<Setting>, Vec<TaskId>) {
-        let all: Vec<ShelfEntry> = self.shelf.all_recent().map(|recent| recent.entry.clone()).collect();
+        let all: Vec<ShelfEntry> = self
+            .shelf
+            .all_recent()
+            .map(|recent| recent.entry.clone())
+            .collect();
         let mut alarms = Vec::new();
         for entry in all {
             let Some(number) = self.index.find(entry.id) else {
@@ -1285,7 +1345,11 @@ mod tests {
         table.insert(stays, Place::Wheel, at(0).mono);
         come_and_go(&mut table, "goes", 0);
         table.drop_idle_topics(at(59_000).mono);
-        assert_eq!(topics(&mut table).len(), 2, "it has rates of the last minute");
+        assert_eq!(
+            topics(&mut table).len(),
+            2,
+            "it has rates of the last minute"
+        );
         table.drop_idle_topics(at(61_000).mono);
         assert_eq!(topics(&mut table), ["stays"]);
         let gone = table.dropped_totals();
@@ -1317,7 +1381,10 @@ mod tests {
         }
         let probe = task().key("k").build(at(0));
         let (topic, key) = (probe.topic.clone(), probe.key.clone().unwrap());
-        let mut left: Vec<(i64, TaskId)> = ids.iter().map(|id| (table.row(*id).unwrap().at_ms, *id)).collect();
+        let mut left: Vec<(i64, TaskId)> = ids
+            .iter()
+            .map(|id| (table.row(*id).unwrap().at_ms, *id))
+            .collect();
         for gone in [4, 2, 3, 0, 1] {
             let latest = left.iter().max().map(|(_, id)| *id);
             assert_eq!(table.latest(&topic, &key), latest);

@@ -73,7 +73,10 @@ impl ShardCore {
     /// If chunks are among what has rung, they are to be opened first; all else rings again. A chunk that should have
     /// been opened long ago has its turn when its first task has: not all that is overdue is read at once.
     fn put_to_open(&mut self, rung: &[Setting], now: Now) -> bool {
-        if !rung.iter().any(|(.., alarm)| matches!(alarm, Alarm::Chunk(_))) {
+        if !rung
+            .iter()
+            .any(|(.., alarm)| matches!(alarm, Alarm::Chunk(_)))
+        {
             return false;
         }
         for setting @ (clock, at, alarm) in rung.iter().copied() {
@@ -205,7 +208,11 @@ impl ShardCore {
 
     /// Arms a committed attempt.
     pub fn arm(&mut self, armed: Armed) {
-        match self.table.awake(armed.task).map(|entry| entry.task.next.lane) {
+        match self
+            .table
+            .awake(armed.task)
+            .map(|entry| entry.task.next.lane)
+        {
             Some(Lane::Wall) => self.armed_wall.insert(armed),
             Some(Lane::Steady) => self.armed_steady.insert(armed),
             None => false,

@@ -64,10 +64,7 @@ impl ShardCore {
 
     /// Moves a waiting task by the time its topic was frozen, once per thaw.
     pub fn thaw(&mut self, id: TaskId, thaw: Thaw, now: Now) {
-        let ended = self
-            .table
-            .row(id)
-            .is_none_or(|row| row.state.is_ended());
+        let ended = self.table.row(id).is_none_or(|row| row.state.is_ended());
         if !ended {
             let event = Event::Thawed {
                 thaw: thaw.number,

@@ -280,7 +280,9 @@ fn many_operations_are_one_step_and_each_sees_those_before_it() {
     assert!(
         matches!(&done[1], OpDone::Created(Created::Existing(view)) if view.task.due.at == extended)
     );
-    assert!(matches!(&done[2], OpDone::Verb(Ok(done)) if done.view.slim().state == State::Cancelled));
+    assert!(
+        matches!(&done[2], OpDone::Verb(Ok(done)) if done.view.slim().state == State::Cancelled)
+    );
     assert!(matches!(
         &done[3],
         OpDone::Verb(Err(VerbRefused::Refused(Refusal::IllegalState { .. })))

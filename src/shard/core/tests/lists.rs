@@ -126,7 +126,10 @@ fn pages(shards: &mut [ShardCore], ask: &PageAsk) -> Vec<Vec<Position>> {
     let mut ask = ask.clone();
     let mut pages = Vec::new();
     loop {
-        let parts = shards.iter_mut().map(|core| core.page(&ask, at(0))).collect();
+        let parts = shards
+            .iter_mut()
+            .map(|core| core.page(&ask, at(0)))
+            .collect();
         let (items, next) = merge(parts, ask.order, ask.limit);
         pages.push(
             items

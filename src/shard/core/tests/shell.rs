@@ -121,7 +121,10 @@ impl Shell {
         let mut notes = BTreeMap::new();
         let mut take_in = |stored| match stored {
             Stored::Note(Note::Tombstone(note)) => {
-                notes.insert(RecordKey::tombstone(&note.topic, &note.key), Note::Tombstone(note));
+                notes.insert(
+                    RecordKey::tombstone(&note.topic, &note.key),
+                    Note::Tombstone(note),
+                );
             }
             Stored::Note(Note::Answer(note)) => {
                 notes.insert(RecordKey::Answer(note.key), Note::Answer(note));
@@ -322,7 +325,8 @@ impl Shell {
         let now = self.now();
         let book = Arc::new(self.book.clone());
         self.mem.crash();
-        (self.core, self.store, self.epoch) = recovered(&self.mem, &self.options, book, &self.clock);
+        (self.core, self.store, self.epoch) =
+            recovered(&self.mem, &self.options, book, &self.clock);
         self.disk.forget_expired(now);
         self.try_tick().expect("the fuse has burnt");
     }
@@ -627,7 +631,10 @@ impl Disk {
         let written = self.tasks();
         assert_eq!(written.len(), core.tasks(), "tasks on disk and in memory");
         for task in written {
-            let known = core.table.read(task.id).expect("what is on disk is in memory");
+            let known = core
+                .table
+                .read(task.id)
+                .expect("what is on disk is in memory");
             let mut known = Task::clone(&known.task);
             if let Some(live) = &mut known.live {
                 live.report_by = MonoMs(0);

@@ -80,14 +80,27 @@ fn assert_homes(core: &mut ShardCore, ids: &[TaskId]) {
         let row = core.table.row(*id).unwrap();
         let Entry { task, place } = core.table.read(*id).expect("each record reads back");
         let at = task.ended_at.unwrap_or(task.due.at);
-        assert_eq!((row.state, row.place, row.at_ms), (task.state, place, at.0), "{id}");
+        assert_eq!(
+            (row.state, row.place, row.at_ms),
+            (task.state, place, at.0),
+            "{id}"
+        );
         assert_eq!(row.generation.map(u32::from), Some(task.generation));
         if let Home::Chunk(chunk, place) = row.home {
             let meta = core.table.shelf().chunk(chunk).expect("its chunk is there");
-            assert!(meta.is_live(usize::from(place)), "{id} is dead in {}", meta.id);
+            assert!(
+                meta.is_live(usize::from(place)),
+                "{id} is dead in {}",
+                meta.id
+            );
         }
     }
-    let live: u32 = core.table.shelf().chunks().map(|(_, meta)| meta.live()).sum();
+    let live: u32 = core
+        .table
+        .shelf()
+        .chunks()
+        .map(|(_, meta)| meta.live())
+        .sum();
     let in_chunks = |id: &&TaskId| {
         let row = core.table.row(**id).unwrap();
         matches!(row.home, Home::Chunk(..))
@@ -128,7 +141,11 @@ fn assert_alarms(core: &mut ShardCore, ids: &[TaskId]) {
                 }
                 Home::Chunk(chunk, _) if main.is_some() && !row.is_overlaid => {
                     let meta = core.table.shelf().chunk(chunk).unwrap();
-                    assert!(chunks.contains(&meta.id), "nobody wakes {id} in {}", meta.id);
+                    assert!(
+                        chunks.contains(&meta.id),
+                        "nobody wakes {id} in {}",
+                        meta.id
+                    );
                 }
                 Home::Chunk(..) => {}
             }
@@ -143,7 +160,10 @@ fn assert_alarms(core: &mut ShardCore, ids: &[TaskId]) {
         }
     }
     set.retain(|(.., alarm)| {
-        !matches!(alarm, Alarm::Tombstone(_) | Alarm::Answer(_) | Alarm::Chunk(_))
+        !matches!(
+            alarm,
+            Alarm::Tombstone(_) | Alarm::Answer(_) | Alarm::Chunk(_)
+        )
     });
     let (set, needed, overtime) = (sorted(set), sorted(needed), sorted(overtime));
     assert_eq!(
