@@ -200,6 +200,17 @@ fn store_metrics(page: &mut Page, shards: &[ShardCounts]) {
             sum(|shard| shard.shelf.damaged + shard.damaged.len() as u64),
         )],
     );
+    let audited = [
+        ("looked_at", sum(|shard| shard.audit.looked_at)),
+        ("wrong", sum(|shard| shard.audit.wrong)),
+        ("mended", sum(|shard| shard.audit.mended)),
+    ];
+    page.counter(
+        "audit_tasks",
+        "Tasks that the auditor has looked at, found wrong and mended",
+        "result",
+        audited,
+    );
     let reads = [
         ("task", sum(|shard| shard.shelf.reads.task)),
         ("list", sum(|shard| shard.shelf.reads.list)),

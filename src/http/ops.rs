@@ -170,6 +170,10 @@ fn store_of(counts: &ShardCounts) -> Value {
             "ahead": shelf.reads.ahead, "move": shelf.reads.moved,
         },
         "damaged": counts.damaged,
+        "audit": {
+            "rounds": counts.audit.rounds, "looked_at": counts.audit.looked_at,
+            "wrong": counts.audit.wrong, "mended": counts.audit.mended,
+        },
     })
 }
 

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use crate::clock::{DurationMs, MonoMs, Now, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, ShardId, TaskId};
+use crate::shard::audit::{AuditCounts, Auditor};
 use crate::shard::notes::Notes;
 use crate::shard::place::{ARM_AHEAD, Place, Setting, Wheels, alarms_of};
 use crate::shard::query::{PageAsk, PagePart, Slim, TaskView, page};
@@ -45,6 +46,8 @@ const STEP_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// About what a removal and a cancel of a sleeping task come to, in bytes.
 const REMOVAL_BYTES: usize = 32;
 const CANCEL_BYTES: usize = 128;
+/// Room that a batch begins with, for each task: what a plain one takes.
+const ROOM_BYTES: usize = 256;
 
 /// What a shard works with.
 #[derive(Clone, Debug)]
@@ -145,6 +148,7 @@ pub struct ShardCore {
     slots: Slots,
     dirty: BTreeSet<TaskId>,
     dirty_bytes: usize,
+    pub(super) auditor: Auditor,
     /// Chunks whose time has come, waiting to be opened.
     to_open: BTreeSet<(i64, ChunkId)>,
     /// Found when the shard was recovered, and set aside.
@@ -172,6 +176,7 @@ impl ShardCore {
             slots,
             dirty: BTreeSet::new(),
             dirty_bytes: 0,
+            auditor: Auditor::default(),
             to_open: BTreeSet::new(),
             damaged: Vec::new(),
             effects: Vec::new(),
@@ -258,6 +263,11 @@ impl ShardCore {
     pub fn adopt_note(&mut self, note: Note) {
         let alarm = self.notes.adopt(note);
         self.wheels.set(alarm);
+    }
+
+    /// What the auditor has seen.
+    pub fn audited(&self) -> AuditCounts {
+        self.auditor.counts()
     }
 
     /// What did not read back when the shard was recovered.
@@ -614,7 +624,7 @@ impl ShardCore {
 
     /// Closes the step: what changed, as one batch, and what follows from it.
     pub fn close(&mut self, now: Now) -> Step {
-        let mut batch = Batch::new(now.steady);
+        let mut batch = Batch::with_room(now.steady, ROOM_BYTES * self.dirty.len());
         self.dirty_bytes = 0;
         for id in std::mem::take(&mut self.dirty) {
             match self.table.awake(id) {
@@ -645,6 +655,7 @@ impl ShardCore {
 
     /// A little of what keeps the shelf in order; a fold, when it is time for one.
     fn tidy(&mut self, now: Now, alarms: &mut Vec<Setting>) -> Option<Fold> {
+        self.audit(now);
         let (unset, set) = self.table.place_some(now);
         for alarm in unset {
             self.wheels.unset(alarm);

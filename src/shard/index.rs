@@ -259,6 +259,23 @@ impl Index {
         last.map(RowId)
     }
 
+    /// The row of this number, if a task stands in it.
+    pub fn numbered(&self, number: u32) -> Option<Row> {
+        let packed = self.rows.blocks.get(number as usize / BLOCK)?;
+        let packed = packed.get(number as usize % BLOCK)?;
+        let found = self
+            .by_id
+            .find(hash_of_id(&packed.id), |row| *row == number);
+        found.map(|_| packed.row())
+    }
+
+    /// No row has this number or a larger one.
+    pub fn end(&self) -> u32 {
+        let last = self.rows.blocks.last().map_or(0, Vec::len);
+        let full = self.rows.blocks.len().saturating_sub(1) * BLOCK;
+        u32::try_from(full + last).unwrap_or(u32::MAX)
+    }
+
     /// What stands in a row.
     pub fn row(&self, row: RowId) -> Row {
         self.rows.get(row.0).row()

@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::clock::{DurationMs, Now};
 use crate::ids::{AttemptToken, TaskId};
 use crate::metrics::Quantiles;
+use crate::shard::audit::AuditCounts;
 use crate::shard::core::ShardCore;
 use crate::shard::create::{Created, Creation};
 use crate::shard::lease::{Lease, expires_at};
@@ -646,6 +647,8 @@ pub struct ShardCounts {
     pub index_bytes: usize,
     /// What its shelf holds.
     pub shelf: ShelfCounts,
+    /// What its auditor has seen.
+    pub audit: AuditCounts,
     /// What did not read back at its start, and is set aside.
     pub damaged: Vec<String>,
     /// Attempts that run.
@@ -678,6 +681,7 @@ impl Question for CountTasks {
             tasks: core.table.len(),
             index_bytes: core.table.index_bytes(),
             shelf: core.table.shelf().counts(),
+            audit: core.audited(),
             damaged: core.damaged().to_vec(),
             in_flight: core.in_flight(),
         }

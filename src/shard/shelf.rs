@@ -450,7 +450,10 @@ impl Shelf {
 
     /// Freezes what is recent. The fold is to be handed to the store behind every commit so far.
     pub fn freeze(&mut self, now: MonoMs) -> Fold {
-        let table = Arc::new(std::mem::take(&mut self.recent));
+        // The next one will be about as large.
+        let mut next = Memtable::default();
+        next.tasks.reserve(self.recent.tasks.len());
+        let table = Arc::new(std::mem::replace(&mut self.recent, next));
         self.folding = Some(Arc::clone(&table));
         self.is_folding = true;
         self.folded_at = now;

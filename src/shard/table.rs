@@ -331,6 +331,36 @@ impl TaskTable {
         Some(self.index.row(self.index.find(id)?))
     }
 
+    /// The row of this number, if a task stands in it.
+    pub fn row_numbered(&self, number: u32) -> Option<Row> {
+        self.index.numbered(number)
+    }
+
+    /// No row has this number or a larger one.
+    pub fn rows_end(&self) -> u32 {
+        self.index.end()
+    }
+
+    /// Whether the record of a task, and the cancel that stands beside it, are where its row says.
+    pub fn is_at_home(&self, row: &Row) -> bool {
+        let is_there = |home: Home| match home {
+            Home::Memtable => {
+                self.awake.contains_key(&row.id)
+                    || self.cancels.contains_key(&row.id)
+                    || self.shelf.recent(row.id).is_some()
+            }
+            Home::Chunk(chunk, place) => self
+                .shelf
+                .chunk(chunk)
+                .is_some_and(|meta| meta.is_live(usize::from(place))),
+        };
+        let overlay = || {
+            let number = self.index.find(row.id)?;
+            self.overlays.get(&number).copied()
+        };
+        is_there(row.home) && (!row.is_overlaid || overlay().is_some_and(is_there))
+    }
+
     /// The name of a row's topic.
     pub fn topic_of(&self, row: &Row) -> Option<&TopicName> {
         Some(&self.lines.get(row.topic)?.name)
@@ -720,8 +750,9 @@ impl TaskTable {
             match change {
                 Change::Put(value) => {
                     if let Some(entry) = self.awake.get(&id) {
+                        let key_hash = self.row(id).map_or(0, |row| row.key_hash);
                         self.shelf
-                            .put(ShelfEntry::of(&entry.task, self.seed), value);
+                            .put(ShelfEntry::with_key_hash(&entry.task, key_hash), value);
                     }
                 }
                 Change::Cancel(value) => {

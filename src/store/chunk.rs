@@ -24,7 +24,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::{Xxh3Builder, xxh3_64_with_seed};
 
 use crate::ids::TaskId;
-use crate::limits::{self, ARM_AHEAD};
+use crate::limits::ARM_AHEAD;
 use crate::store::{RecordKey, StoreError};
 use crate::task::model::{Lane, State, Task};
 use crate::task::spec::{TaskKey, TopicName};
@@ -249,18 +249,22 @@ pub fn full_mask(count: usize) -> Mask {
 
 /// The hash that stands for a topic and key; never 0.
 pub fn key_hash(seed: u64, topic: &TopicName, key: &TaskKey) -> u64 {
-    // Names have no control characters, so the zero keeps `a, bc` and `ab, c` apart.
-    let mut text = [0; limits::TOPIC_BYTES_MAX + limits::KEY_BYTES_MAX + 1];
-    let (topic, key) = (topic.as_str().as_bytes(), key.as_str().as_bytes());
-    let length = topic.len() + 1 + key.len();
-    text[..topic.len()].copy_from_slice(topic);
-    text[topic.len() + 1..length].copy_from_slice(key);
-    xxh3_64_with_seed(&text[..length], seed).max(1)
+    let of_topic = xxh3_64_with_seed(topic.as_str().as_bytes(), seed);
+    xxh3_64_with_seed(key.as_str().as_bytes(), of_topic).max(1)
 }
 
 impl Entry {
     /// The entry of a task's record.
     pub fn of(task: &Task, seed: u64) -> Self {
+        let key_hash = match &task.key {
+            Some(key) => key_hash(seed, &task.topic, key),
+            None => 0,
+        };
+        Self::with_key_hash(task, key_hash)
+    }
+
+    /// The entry of a task's record, the hash of whose key is known.
+    pub fn with_key_hash(task: &Task, key_hash: u64) -> Self {
         let total = task.total_until().map(|until| until.0);
         let class = match task.state {
             State::Dispatched | State::Running => Class::InFlight,
@@ -288,10 +292,7 @@ impl Entry {
         Self {
             id: task.id,
             topic: task.topic.clone(),
-            key_hash: match &task.key {
-                Some(key) => key_hash(seed, &task.topic, key),
-                None => 0,
-            },
+            key_hash,
             class,
             state: task.state,
             generation: task.generation,

@@ -161,7 +161,13 @@ enum Buffer {
 impl Batch {
     /// An empty batch of that time.
     pub fn new(steady: SteadyMs) -> Self {
-        let mut buffer = vec![BATCH_VERSION];
+        Self::with_room(steady, 0)
+    }
+
+    /// An empty batch of that time that has room for so many bytes, and grows when it needs more.
+    pub fn with_room(steady: SteadyMs, bytes: usize) -> Self {
+        let mut buffer = Vec::with_capacity(BATCH_HEADER_BYTES + bytes);
+        buffer.push(BATCH_VERSION);
         buffer.extend_from_slice(&steady.0.to_le_bytes());
         Self {
             buffer: Buffer::Open(buffer),

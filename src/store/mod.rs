@@ -87,7 +87,7 @@ pub struct Begun {
 /// Something that a new owner finds.
 #[derive(Debug)]
 pub enum Stored {
-    /// A chunk, older ones first, and which of its records are dead.
+    /// A chunk, older ones first, and which of its records are dead. One that is dead throughout may be left out.
     Chunk(ChunkIndex, Mask),
     /// Something that does not read back. It is set aside; the rest is served.
     Damaged {

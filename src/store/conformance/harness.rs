@@ -51,13 +51,8 @@ pub(in crate::store) trait Harness {
     fn check(&self) {}
 }
 
+#[derive(Default)]
 pub(in crate::store) struct Mem(MemDisk);
-
-impl Default for Mem {
-    fn default() -> Self {
-        Self(MemDisk::new())
-    }
-}
 
 impl Harness for Mem {
     type Store = MemStore;

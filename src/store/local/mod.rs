@@ -356,7 +356,7 @@ impl Owned {
         home: &ShardHome,
         visit: &mut dyn FnMut(Stored),
     ) -> Result<(), StoreError> {
-        let mut replayed = self.replayed.take().ok_or(StoreError::Poisoned)?;
+        let replayed = self.replayed.take().ok_or(StoreError::Poisoned)?;
         let left_behind = self.tree.left_behind(&self.checkpoint)?;
         let mut masks = self.tree.masks(&self.checkpoint, &mut |fault| {
             visit(fault.into());
@@ -390,8 +390,8 @@ impl Owned {
                 Ok(note) => visit(Stored::Note(note)),
                 Err(fault) => visit(fault.into()),
             })?;
-        for batch in &mut replayed {
-            for (key, change) in std::mem::replace(batch, Batch::new(SteadyMs(0))).changes() {
+        for mut batch in replayed {
+            for (key, change) in batch.changes() {
                 visit(Stored::Change(key, change));
             }
         }
