@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::engine::error::EngineError;
 use crate::engine::handle::{Duetime, Origin};
 use crate::ids::ShardId;
+use crate::limits;
 use crate::shard::messages::{Op, OpDone, RunOps, Target};
 use crate::shard::query::TaskView;
 use crate::shard::router::NoAnswer;
@@ -28,23 +29,55 @@ pub(super) fn is_audited(event: &Event) -> bool {
     )
 }
 
+/// So many operations are worked on at one go; then others that share the thread have their turn.
+const AT_ONE_GO: usize = 256;
+
+/// Lets others have their turn, after every [`AT_ONE_GO`] of many things.
+pub(crate) async fn breathe(place: usize) {
+    if place % AT_ONE_GO == AT_ONE_GO - 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What goes to one shard.
+struct Part {
+    places: Vec<usize>,
+    ops: Vec<Op>,
+}
+
+impl Part {
+    fn with_room(ops: usize) -> Self {
+        Self {
+            places: Vec::with_capacity(ops),
+            ops: Vec::with_capacity(ops),
+        }
+    }
+}
+
 impl Duetime {
-    /// Applies operations: in order for each task, one commit per shard, an answer for each.
+    /// Applies operations: in order for each task, one commit per shard, an answer for each. They are taken as they
+    /// come, a few hundred at one go.
     pub async fn batch(
         &self,
-        ops: Vec<BatchOp>,
+        ops: impl IntoIterator<Item = BatchOp, IntoIter: Send>,
         origin: Option<Origin>,
         by: &str,
     ) -> Vec<Result<OpDone, EngineError>> {
         self.make_room_for_topics().await;
-        let mut answers: Vec<Option<Result<OpDone, EngineError>>> = Vec::with_capacity(ops.len());
-        answers.resize_with(ops.len(), || None);
+        let mut maker = self.maker();
+        let ops = ops.into_iter();
+        let count = ops.size_hint().1.unwrap_or(0).min(limits::BATCH_ITEMS_MAX);
+        let mut answers: Vec<Option<Result<OpDone, EngineError>>> = Vec::with_capacity(count);
         // A task's operations all go to one shard, so order within a shard is order for each task.
-        let mut by_shard: BTreeMap<ShardId, (Vec<usize>, Vec<Op>)> = BTreeMap::new();
+        let mut by_shard: BTreeMap<ShardId, Part> = BTreeMap::new();
+        // A shard's share, and a little more, since shares are not quite even.
+        let share = count.div_ceil(self.parts.router.shards().count().max(1)) + count / 16;
         let mut audited = Vec::new();
-        for (place, op) in ops.into_iter().enumerate() {
+        for (place, op) in ops.enumerate() {
+            breathe(place).await;
+            answers.push(None);
             let (shard, op) = match op {
-                BatchOp::Create(new) => match self.creation(*new, origin, place) {
+                BatchOp::Create(new) => match maker.creation(*new, origin, place) {
                     Ok(creation) => (
                         self.parts.router.shard_of(creation.id.slot()),
                         Op::Create(creation),
@@ -66,11 +99,13 @@ impl Duetime {
                     (shard, op)
                 }
             };
-            let (places, ops) = by_shard.entry(shard).or_default();
-            places.push(place);
-            ops.push(op);
+            let part = by_shard
+                .entry(shard)
+                .or_insert_with(|| Part::with_room(share));
+            part.places.push(place);
+            part.ops.push(op);
         }
-        let asked = by_shard.into_iter().map(|(shard, (places, ops))| {
+        let asked = by_shard.into_iter().map(|(shard, Part { places, ops })| {
             let by = by.to_owned();
             async move {
                 (

@@ -24,9 +24,9 @@ use crate::engine::options::Builder;
 use crate::engine::registry::{RegistryActor, SharedBook};
 use crate::engine::reports::ask_patiently;
 use crate::executor::pull::PullDesk;
-use crate::ids::{ShardId, Slot, TaskId};
+use crate::ids::{ShardId, Slot};
 use crate::limits;
-use crate::shard::create::{Created, Creation};
+use crate::shard::create::Created;
 use crate::shard::messages::{
     ApplyOnce, ApplyVerb, AskResent, CancelAhead, CreateTask, GetTask, KeepAnswer, ListTasks,
     Target, VerbDone, Wants,
@@ -37,7 +37,7 @@ use crate::shard::router::ShardRouter;
 use crate::task::event::Event;
 use crate::task::new_task::NewTask;
 use crate::task::spec::{TaskKey, TopicName};
-use crate::task::topic::{OnExisting, TopicBook};
+use crate::task::topic::TopicBook;
 use crate::watchdog::Watchdog;
 
 pub use super::batch::BatchOp;
@@ -213,7 +213,7 @@ impl Duetime {
         by: &str,
     ) -> Result<Created, EngineError> {
         self.make_room_for_topics().await;
-        let creation = self.creation(new, origin, 0)?;
+        let creation = self.maker().creation(new, origin, 0)?;
         let shard = self.parts.router.shard_of(creation.id.slot());
         let by = by.to_owned();
         Ok(self
@@ -221,40 +221,6 @@ impl Duetime {
             .router
             .ask(shard, CreateTask { creation, by })
             .await?)
-    }
-
-    pub(super) fn creation(
-        &self,
-        new: NewTask,
-        origin: Option<Origin>,
-        place: usize,
-    ) -> Result<Creation, EngineError> {
-        self.accepting()?;
-        self.parts.disk.admit(&new)?;
-        let book = self.book();
-        let topic = book.get(&new.topic);
-        self.parts.known_topics.admit(&new.topic, &book)?;
-        let tail = origin.map(|origin| origin.request(place));
-        let slot = match (&new.key, tail) {
-            (Some(key), _) => Slot::of_key(new.topic.as_str(), key.as_str()),
-            (None, Some(tail)) => Slot::of_hash(tail),
-            (None, None) => Slot::random(),
-        };
-        let id = match (origin, tail) {
-            (Some(origin), Some(tail)) => TaskId::with_tail(slot, origin.first_at, tail),
-            _ => TaskId::new(slot, self.now().wall),
-        };
-        let spec = new.spec(topic);
-        let on_existing = new.on_existing.or(topic.settings.on_existing);
-        Ok(Creation {
-            id,
-            spec,
-            topic: new.topic,
-            key: new.key,
-            when: new.when,
-            on_existing: on_existing.unwrap_or(OnExisting::Return),
-            request: tail,
-        })
     }
 
     // ---------------------------------------------------------------- one task

@@ -3,13 +3,14 @@
 //! [`Duetime`] is the embedded API; the HTTP routes, the command line and the demo are built on it and decide
 //! nothing of their own.
 
-mod batch;
+pub(crate) mod batch;
 mod boot;
 pub mod data_dir;
 pub mod disk;
 pub mod error;
 pub mod handle;
 mod known_topics;
+mod maker;
 pub mod options;
 pub mod registry;
 mod reports;

@@ -41,17 +41,19 @@ impl Answer {
     /// JSON with a status.
     pub fn json(status: u16, body: &impl Serialize) -> Self {
         match serde_json::to_vec(body) {
-            Ok(body) => Self {
-                status,
-                body: Bytes::from(body),
-                location: None,
-                retry_after_s: None,
-                replayed: false,
-            },
-            Err(error) => {
-                tracing::error!(%error, "an answer could not be written as JSON");
-                Problem::new(Code::Internal, "the answer could not be written").into()
-            }
+            Ok(body) => Self::of_bytes(status, Bytes::from(body)),
+            Err(error) => unwritable(error).into(),
+        }
+    }
+
+    /// A status with JSON that is written already.
+    pub fn of_bytes(status: u16, body: Bytes) -> Self {
+        Self {
+            status,
+            body,
+            location: None,
+            retry_after_s: None,
+            replayed: false,
         }
     }
 
@@ -86,13 +88,16 @@ impl From<Problem> for Answer {
         // A problem is texts and numbers, which always become JSON.
         let body = serde_json::to_vec(&problem).unwrap_or_default();
         Self {
-            status: problem.status(),
-            body: Bytes::from(body),
-            location: None,
             retry_after_s: problem.retry_after_s,
-            replayed: false,
+            ..Self::of_bytes(problem.status(), Bytes::from(body))
         }
     }
+}
+
+/// What the caller is told when the answer can't be written as JSON, which is a defect.
+pub fn unwritable(error: serde_json::Error) -> Problem {
+    tracing::error!(%error, "an answer could not be written as JSON");
+    Problem::new(Code::Internal, "the answer could not be written")
 }
 
 /// What the caller is told when the engine did not do it.

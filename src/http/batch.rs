@@ -2,11 +2,11 @@
 
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
-use bytes::Bytes;
 
-use crate::engine::EngineError;
-use crate::engine::handle::BatchOp;
-use crate::http::answer::{Answer, problem_of, refusal};
+use crate::engine::batch::breathe;
+use crate::engine::handle::{BatchOp, Origin};
+use crate::engine::{Duetime, EngineError};
+use crate::http::answer::{Answer, problem_of, refusal, unwritable};
 use crate::http::body::{self, Kind};
 use crate::http::resent::once;
 use crate::http::verbs::event_of;
@@ -15,7 +15,8 @@ use crate::limits;
 use crate::shard::create::Created;
 use crate::shard::messages::{OpDone, VerbRefused};
 use crate::wire;
-use crate::wire::batch::{BatchOut, ItemOut, Items, Op};
+use crate::wire::batch::{Op, Unread};
+use crate::wire::batch_out::{BatchBody, BatchOut, ItemOut};
 use crate::wire::problem::{Code, Problem};
 
 /// How much of each task is answered.
@@ -23,6 +24,16 @@ use crate::wire::problem::{Code, Problem};
 enum Detail {
     Whole,
     Ids,
+}
+
+impl Detail {
+    /// About as long is an item of the answer.
+    fn item_bytes(self) -> usize {
+        match self {
+            Self::Whole => 512,
+            Self::Ids => 64,
+        }
+    }
 }
 
 fn detail(req: &HttpRequest) -> Result<Detail, Problem> {
@@ -48,23 +59,24 @@ fn detail(req: &HttpRequest) -> Result<Detail, Problem> {
         (wire::batch::CreateBatch = "application/json"),
         (String = "application/x-ndjson"))),
     responses(
-    (status = 200, description = "one result per item, in order", body = BatchOut),
+    (status = 200, description = "one result per item, in order", body = BatchBody),
     (status = 413, description = "the body is too large", body = wire::problem::ProblemBody, content_type = "application/problem+json"),
     (status = 422, description = "more than 10 000 items, or no list of items", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn create_many(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpResponse {
     respond(async {
         let detail = detail(&req)?;
         let body = body::read(&req, payload, limits::BATCH_BYTES_MAX, api.body_timeout).await?;
-        let limits = api.in_limits();
-        let items = match body::kind(&req, &body)? {
-            Kind::Json => wire::batch::creates(&body, &limits)?,
-            Kind::Ndjson => wire::batch::creates_by_line(&body, &limits)?,
+        let unread = match body::kind(&req, &body)? {
+            Kind::Json => Unread::items(body.clone())?,
+            Kind::Ndjson => Unread::lines(body.clone())?,
         };
-        let ops = items
-            .into_iter()
-            .map(|item| item.map(|new| BatchOp::Create(Box::new(new))))
-            .collect();
-        apply(&req, &api, &body, ops, detail).await
+        let (engine, limits) = (api.engine.clone(), api.in_limits());
+        once(&api, &req, &body, move |origin| async move {
+            let news = unread.read_creates(&limits);
+            let ops = news.map(|new| new.map(|new| BatchOp::Create(Box::new(new))));
+            apply(&engine, ops, origin, detail).await
+        })
+        .await
     })
     .await
 }
@@ -75,7 +87,7 @@ pub async fn create_many(req: HttpRequest, payload: Payload, api: Data<Api>) -> 
            ("Idempotency-Key" = Option<String>, Header, description = "the same key and body again gets the same tasks")),
     request_body = wire::batch::OpBatch,
     responses(
-    (status = 200, description = "one result per operation, in order", body = BatchOut),
+    (status = 200, description = "one result per operation, in order", body = BatchBody),
     (status = 413, description = "the body is too large", body = wire::problem::ProblemBody, content_type = "application/problem+json"),
     (status = 422, description = "more than 10 000 operations, or no list of them", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn run(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpResponse {
@@ -86,54 +98,46 @@ pub async fn run(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpResp
             let detail = "lines of JSON are taken by /v1/tasks/batch alone; send `content-type: application/json`";
             return Err(Problem::new(Code::UnsupportedMediaType, detail));
         }
-        let now = api.engine.now();
-        let op = |op| match op {
-            Op::Create(new) => BatchOp::Create(new),
-            Op::Verb(target, verb) => BatchOp::Verb(target, event_of(verb, now)),
-        };
-        let ops = wire::batch::ops(&body, &api.in_limits())?;
-        let ops = ops.into_iter().map(|item| item.map(op)).collect();
-        apply(&req, &api, &body, ops, detail).await
+        let unread = Unread::ops(body.clone())?;
+        let (engine, limits) = (api.engine.clone(), api.in_limits());
+        once(&api, &req, &body, move |origin| async move {
+            let now = engine.now();
+            let op = |op| match op {
+                Op::Create(new) => BatchOp::Create(new),
+                Op::Verb(target, verb) => BatchOp::Verb(target, event_of(verb, now)),
+            };
+            let ops = unread.read_ops(&limits).map(|read| read.map(op));
+            apply(&engine, ops, origin, detail).await
+        })
+        .await
     })
     .await
 }
 
+/// Has the good operations done, and answers for all of them in order.
 async fn apply(
-    req: &HttpRequest,
-    api: &Data<Api>,
-    body: &Bytes,
-    ops: Items<BatchOp>,
+    engine: &Duetime,
+    ops: impl Iterator<Item = Result<BatchOp, Problem>> + Send,
+    origin: Option<Origin>,
     detail: Detail,
 ) -> Result<Answer, Problem> {
-    let engine = api.engine.clone();
-    once(api, req, body, move |origin| async move {
-        let mut refused = Vec::new();
-        let mut good = Vec::with_capacity(ops.len());
-        for op in ops {
-            match op {
-                Ok(op) => {
-                    good.push(op);
-                    refused.push(None);
-                }
-                Err(problem) => refused.push(Some(problem)),
-            }
-        }
-        let mut done = engine.batch(good, origin, BY).await.into_iter();
-        // Each place holds its refusal or what was done, so that the answer can borrow from both.
-        let results: Vec<Result<OpDone, Problem>> = refused
-            .into_iter()
-            .map(|refused| match refused {
-                Some(problem) => Err(problem),
-                None => settled(done.next()),
-            })
-            .collect();
-        let items = results
-            .iter()
-            .map(|result| item_of(result, detail))
-            .collect();
-        Ok(Answer::json(200, &BatchOut { items }))
-    })
-    .await
+    let mut refused = Vec::new();
+    let good = ops
+        .enumerate()
+        .filter_map(|(place, op)| op.map_err(|problem| refused.push((place, problem))).ok());
+    let done = engine.batch(good, origin, BY).await;
+    let count = refused.len() + done.len();
+    let (mut refused, mut done) = (refused.into_iter().peekable(), done.into_iter());
+    let mut out = BatchOut::new(count, detail.item_bytes());
+    for place in 0..count {
+        let result = match refused.next_if(|(refused, _)| *refused == place) {
+            Some((_, problem)) => Err(problem),
+            None => settled(done.next()),
+        };
+        out.push(&item_of(&result, detail)).map_err(unwritable)?;
+        breathe(place).await;
+    }
+    Ok(Answer::of_bytes(200, out.finish()))
 }
 
 /// What was done, or why it was not.

@@ -76,20 +76,16 @@ pub fn kind(req: &HttpRequest, body: &[u8]) -> Result<Kind, Problem> {
         let detail = "the body has no content-type; send it as `content-type: application/json`";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     };
-    let essence = said
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
-    match essence.as_str() {
-        "application/json" => Ok(Kind::Json),
-        "application/x-ndjson" => Ok(Kind::Ndjson),
-        _ => {
-            let detail =
-                format!("`{essence}` is not taken here; send `content-type: application/json`");
-            Err(Problem::new(Code::UnsupportedMediaType, detail))
-        }
+    let essence = said.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        Ok(Kind::Json)
+    } else if essence.eq_ignore_ascii_case("application/x-ndjson") {
+        Ok(Kind::Ndjson)
+    } else {
+        let essence = essence.to_ascii_lowercase();
+        let detail =
+            format!("`{essence}` is not taken here; send `content-type: application/json`");
+        Err(Problem::new(Code::UnsupportedMediaType, detail))
     }
 }
 

@@ -306,6 +306,7 @@ impl ShardCore {
             random,
             by,
         };
+        let came_due = matches!(event, Event::CameDue);
         let done = self.table.change(id, |entry| {
             let task = Arc::make_mut(&mut entry.task);
             let done = apply(task, event, &ctx);
@@ -317,8 +318,9 @@ impl ShardCore {
                     }
                     // A new due time begins in the wheel, even if it is the same instant.
                     State::Pending | State::Retrying
-                        if (task.next, task.first_due) == (next, first_due)
-                            && matches!(place, Place::Ready | Place::Queued | Place::Held) =>
+                        if came_due
+                            || (task.next, task.first_due) == (next, first_due)
+                                && matches!(place, Place::Ready | Place::Queued | Place::Held) =>
                     {
                         place
                     }
@@ -331,7 +333,10 @@ impl ShardCore {
             Ok(applied) => applied,
             Err(refusal) => return Some(Err(refusal)),
         };
-        self.keep_in_step(id, state, next.fire_ms, place, alarms, now);
+        // What sleeps in a chunk and stays as it is goes on without an alarm of its own.
+        if applied != Applied::Unchanged || self.table.is_alarmed(id) {
+            self.keep_in_step(id, state, next.fire_ms, place, alarms, now);
+        }
         match applied {
             Applied::Unchanged | Applied::InMemory => {}
             Applied::Changed => {
@@ -655,7 +660,10 @@ impl ShardCore {
 
     /// A little of what keeps the shelf in order; a fold, when it is time for one.
     fn tidy(&mut self, now: Now, alarms: &mut Vec<Setting>) -> Option<Fold> {
-        self.audit(now);
+        // While it catches up, much is late and nothing is passed over.
+        if !self.more {
+            self.audit(now);
+        }
         let (unset, set) = self.table.place_some(now);
         for alarm in unset {
             self.wheels.unset(alarm);

@@ -749,11 +749,20 @@ impl TaskTable {
             };
             match change {
                 Change::Put(value) => {
-                    if let Some(entry) = self.awake.get(&id) {
-                        let key_hash = self.row(id).map_or(0, |row| row.key_hash);
-                        self.shelf
-                            .put(ShelfEntry::with_key_hash(&entry.task, key_hash), value);
+                    let (Some(entry), Some(number)) = (self.awake.get(&id), self.index.find(id))
+                    else {
+                        continue;
+                    };
+                    let row = self.index.row(number);
+                    let entry = ShelfEntry::with_key_hash(&entry.task, row.key_hash);
+                    // One that came from a chunk, to be written but not moved, had no alarm of its own.
+                    if !row.is_alarmed && !entry.has_more_alarms {
+                        let alarm = self.alarm_in_memory(&entry, now);
+                        let is_alarmed = alarm.is_some();
+                        self.index.change(number, |row| row.is_alarmed = is_alarmed);
+                        alarms.extend(alarm);
                     }
+                    self.shelf.put(entry, value);
                 }
                 Change::Cancel(value) => {
                     if let (Some((cancel, due_ms)), Some(number)) =
@@ -1098,14 +1107,16 @@ impl TaskTable {
         alarms
     }
 
+    /// Milliseconds until alarms of records in memory have to be set that were too far ahead.
+    pub fn far_in_ms(&self, now: Now) -> Option<i64> {
+        let ahead = self.options.look_ahead.0 as i64;
+        let clock_ms = now.wall.0.max(now.steady.0);
+        (self.far_ms != i64::MAX).then(|| self.far_ms.saturating_sub(ahead).saturating_sub(clock_ms))
+    }
+
     /// Alarms of records in memory whose time has come nearer than it was when they were put there.
     pub fn ring_far(&mut self, now: Now) -> Vec<Setting> {
-        let soon = now
-            .wall
-            .0
-            .max(now.steady.0)
-            .saturating_add(self.options.look_ahead.0 as i64);
-        if self.far_ms > soon {
+        if self.far_in_ms(now).is_none_or(|left| left > 0) {
             return Vec::new();
         }
         self.far_ms = i64::MAX;

@@ -4,20 +4,19 @@
 //! from the item. Only what leaves no items to speak of fails as a whole: a JSON list that is no JSON, or too many.
 //! In NDJSON each line is read on its own, so even a broken line is only that line's.
 
-use serde::Serialize;
-use utoipa::ToSchema;
-use uuid::Uuid;
+use std::io::BufRead;
+use std::ops::Range;
 
-use crate::ids::TaskId;
+use bytes::Bytes;
+use utoipa::ToSchema;
+
 use crate::limits;
 use crate::shard::messages::Target;
-use crate::shard::query::{Slim, TaskView};
 use crate::task::NewTask;
-use crate::wire::decode::{Node, Object, Shape, decode, decode_checked};
+use crate::wire::decode::{Node, Object, Shape, decode, decode_part};
 use crate::wire::due::InLimits;
 use crate::wire::problem::Problem;
 use crate::wire::task_in::{self, CreateTask, task_key, topic_name};
-use crate::wire::task_out::{SlimOut, TaskOut};
 use crate::wire::verbs::{Verb, VerbName};
 
 const ITEMS: Shape = Shape {
@@ -56,61 +55,101 @@ pub enum Op {
     Verb(Target, Verb),
 }
 
-/// What was read of each item, in order.
-pub type Items<T> = Vec<Result<T, Problem>>;
-
-/// Reads `{"items": […]}`.
-///
-/// # Errors
-/// 400 when the whole is not JSON, 422 when it is not such a list or too long.
-pub fn creates(bytes: &[u8], limits: &InLimits) -> Result<Items<NewTask>, Problem> {
-    elements(bytes, &ITEMS, |json| {
-        decode_checked(json, |node| task_in::new_task(node, limits))
-    })
+/// A batch whose items have been found in its body, but not read yet: each is read when its turn comes, so that a
+/// large batch never stands there twice, and whoever reads it can pause in between.
+#[derive(Clone, Debug)]
+pub struct Unread {
+    body: Bytes,
+    items: Vec<Range<usize>>,
+    /// Lines are known to be lines; whether they are JSON shows when they are read.
+    are_lines: bool,
 }
 
-/// Reads one create per line; empty lines are skipped.
-///
-/// # Errors
-/// 422 when there are too many.
-pub fn creates_by_line(bytes: &[u8], limits: &InLimits) -> Result<Items<NewTask>, Problem> {
-    let mut items = Vec::new();
-    let is_empty = |line: &&[u8]| line.iter().all(u8::is_ascii_whitespace);
-    for line in bytes
-        .split(|byte| *byte == b'\n')
-        .filter(|line| !is_empty(line))
-    {
-        if items.len() >= limits::BATCH_ITEMS_MAX {
-            let detail = format!("has more than {} lines", limits::BATCH_ITEMS_MAX);
-            return Err(Problem::of_field("", "too_many", detail));
-        }
-        items.push(task_in::create(line, limits));
+impl Unread {
+    /// Finds the items of `{"items": […]}`.
+    ///
+    /// # Errors
+    /// 400 when the whole is not JSON, 422 when it is not such a list or too long.
+    pub fn items(body: Bytes) -> Result<Self, Problem> {
+        Self::list(body, &ITEMS)
     }
-    Ok(items)
-}
 
-/// Reads `{"ops": […]}`.
-///
-/// # Errors
-/// 400 when the whole is not JSON, 422 when it is not such a list or too long.
-pub fn ops(bytes: &[u8], limits: &InLimits) -> Result<Items<Op>, Problem> {
-    elements(bytes, &OPS, |json| {
-        decode_checked(json, |node| op(node, limits))
-    })
-}
+    /// Finds the operations of `{"ops": […]}`.
+    ///
+    /// # Errors
+    /// 400 when the whole is not JSON, 422 when it is not such a list or too long.
+    pub fn ops(body: Bytes) -> Result<Self, Problem> {
+        Self::list(body, &OPS)
+    }
 
-fn elements<T>(
-    bytes: &[u8],
-    shape: &'static Shape,
-    read: impl Fn(&str) -> Result<T, Problem>,
-) -> Result<Items<T>, Problem> {
-    decode(bytes, |node| {
-        let body = node.object(shape)?;
-        let parts = body.required(shape.fields[0], |node| {
-            node.elements(limits::BATCH_ITEMS_MAX)
+    fn list(body: Bytes, shape: &'static Shape) -> Result<Self, Problem> {
+        let items = decode(&body, |node| {
+            let object = node.object(shape)?;
+            let items = object.required(shape.fields[0], |node| {
+                node.elements(limits::BATCH_ITEMS_MAX)
+            })?;
+            let place = |item: &str| {
+                let begin = item.as_ptr().addr() - body.as_ptr().addr();
+                begin..begin + item.len()
+            };
+            Some(items.into_iter().map(place).collect())
         })?;
-        Some(parts.into_iter().map(read).collect())
-    })
+        let are_lines = false;
+        Ok(Self {
+            body,
+            items,
+            are_lines,
+        })
+    }
+
+    /// Finds the lines; empty ones are skipped.
+    ///
+    /// # Errors
+    /// 422 when there are too many.
+    pub fn lines(body: Bytes) -> Result<Self, Problem> {
+        let mut items = Vec::new();
+        let (mut rest, mut begin) = (&*body, 0);
+        while let Ok(length @ 1..) = rest.skip_until(b'\n') {
+            let end = begin + length;
+            let line = begin..end - usize::from(body[end - 1] == b'\n');
+            begin = end;
+            if body[line.clone()].iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            if items.len() >= limits::BATCH_ITEMS_MAX {
+                let detail = format!("has more than {} lines", limits::BATCH_ITEMS_MAX);
+                return Err(Problem::of_field("", "too_many", detail));
+            }
+            items.push(line);
+        }
+        let are_lines = true;
+        Ok(Self {
+            body,
+            items,
+            are_lines,
+        })
+    }
+
+    /// Reads each item as a create.
+    pub fn read_creates(
+        &self,
+        limits: &InLimits,
+    ) -> impl Iterator<Item = Result<NewTask, Problem>> {
+        self.parts().map(|part| match self.are_lines {
+            true => task_in::create(part, limits),
+            false => decode_part(part, |node| task_in::new_task(node, limits)),
+        })
+    }
+
+    /// Reads each item as an operation.
+    pub fn read_ops(&self, limits: &InLimits) -> impl Iterator<Item = Result<Op, Problem>> {
+        self.parts()
+            .map(|part| decode_part(part, |node| op(node, limits)))
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        self.items.iter().map(|item| &self.body[item.clone()])
+    }
 }
 
 fn op(node: Node<'_, '_>, limits: &InLimits) -> Option<Op> {
@@ -175,92 +214,6 @@ pub struct OpBatch {
     pub ops: Vec<std::collections::HashMap<String, serde_json::Value>>,
 }
 
-/// What became of one item.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = BatchItem)]
-pub struct ItemOut<'a> {
-    /// What it would have been answered on its own.
-    status: u16,
-    /// The task, whole or in short.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    task: Option<ItemTask<'a>>,
-    /// With `?return=ids`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    id: Option<Uuid>,
-    /// Why it was refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<crate::wire::problem::ProblemBody>, nullable = false)]
-    error: Option<&'a Problem>,
-}
-
-/// A task, whole or in short.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(untagged)]
-pub enum ItemTask<'a> {
-    /// With all that is known of it.
-    Whole(Box<TaskOut<'a>>),
-    /// In short.
-    Slim(SlimOut),
-}
-
-impl<'a> ItemOut<'a> {
-    fn new(status: u16) -> Self {
-        Self {
-            status,
-            task: None,
-            id: None,
-            error: None,
-        }
-    }
-
-    /// Done; the whole task.
-    pub fn whole(status: u16, view: &'a TaskView) -> Self {
-        Self {
-            task: Some(ItemTask::Whole(Box::new(view.into()))),
-            ..Self::new(status)
-        }
-    }
-
-    /// Done; the task in short.
-    pub fn slim(status: u16, task: Slim) -> Self {
-        Self {
-            task: Some(ItemTask::Slim(task.into())),
-            ..Self::new(status)
-        }
-    }
-
-    /// Done; only the id.
-    pub fn id(status: u16, id: TaskId) -> Self {
-        Self {
-            id: Some(id.uuid()),
-            ..Self::new(status)
-        }
-    }
-
-    /// Done; nothing is left to show (a discard).
-    pub fn bare(status: u16) -> Self {
-        Self::new(status)
-    }
-
-    /// Refused.
-    pub fn error(problem: &'a Problem) -> Self {
-        Self {
-            error: Some(problem),
-            ..Self::new(problem.status())
-        }
-    }
-}
-
-/// The answer to a batch.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = BatchAnswer)]
-pub struct BatchOut<'a> {
-    /// One per item, in order.
-    pub items: Vec<ItemOut<'a>>,
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test may")]
 mod tests {
@@ -269,10 +222,41 @@ mod tests {
 
     use super::*;
     use crate::task::{TaskKey, TopicName};
+
     use crate::wire::problem::Code;
     use crate::wire::tests::{WIDE, properties, refused};
 
+    fn read<T>(
+        found: Result<Unread, Problem>,
+        read: impl FnOnce(&Unread) -> Items<T>,
+    ) -> Result<Items<T>, Problem> {
+        found.map(|unread| read(&unread))
+    }
+
+    fn creates(body: &[u8], limits: &InLimits) -> Result<Items<NewTask>, Problem> {
+        let body = Bytes::copy_from_slice(body);
+        read(Unread::items(body), |unread| {
+            unread.read_creates(limits).collect()
+        })
+    }
+
+    fn creates_by_line(body: &[u8], limits: &InLimits) -> Result<Items<NewTask>, Problem> {
+        let body = Bytes::copy_from_slice(body);
+        read(Unread::lines(body), |unread| {
+            unread.read_creates(limits).collect()
+        })
+    }
+
+    fn ops(body: &[u8], limits: &InLimits) -> Result<Items<Op>, Problem> {
+        let body = Bytes::copy_from_slice(body);
+        read(Unread::ops(body), |unread| {
+            unread.read_ops(limits).collect()
+        })
+    }
+
     const GOOD: &str = r#"{"topic": "t", "delay": "PT1H", "action": {"none": {}}}"#;
+
+    type Items<T> = Vec<Result<T, Problem>>;
 
     fn statuses<T>(items: &Items<T>) -> Vec<u16> {
         items
@@ -435,32 +419,6 @@ mod tests {
             let read = ops(body.as_bytes(), &WIDE).unwrap().remove(0);
             assert_eq!(refused(read), [(pointer.to_owned(), code)], "{op}");
         }
-    }
-
-    #[test]
-    fn results_are_shown_by_item() {
-        let id: TaskId = "0192f0c1-2345-7abc-8def-0123456789ab".parse().unwrap();
-        let problem = Problem::of_field("/delay", "invalid_duration", "is none");
-        let out = BatchOut {
-            items: vec![
-                ItemOut::id(201, id),
-                ItemOut::bare(200),
-                ItemOut::error(&problem),
-            ],
-        };
-        let shown = serde_json::to_value(&out).unwrap();
-        assert_eq!(
-            shown["items"][0],
-            json!({"status": 201, "id": id.to_string()})
-        );
-        assert_eq!(shown["items"][1], json!({"status": 200}));
-        assert_eq!(
-            (
-                &shown["items"][2]["status"],
-                &shown["items"][2]["error"]["code"]
-            ),
-            (&json!(422), &json!("invalid"))
-        );
     }
 
     #[test]

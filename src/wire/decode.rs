@@ -18,21 +18,21 @@
 //!
 //! **The one rule for readers:** a function that takes a [`Node`] returns `None` only after it has noted why.
 //!
-//! Cost: each level of nesting is scanned once more, about 1 ns per byte and level.
+//! Cost: about 1 ns per byte for the check of the whole, less for each level of nesting that is looked into; the fields
+//! of a body that is an object come with the check ([`decode_object`]).
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::clock::DurationMs;
 use crate::task::duration::{self, DurationError};
 use crate::task::spec::{NameError, RawJson};
-use crate::wire::guard;
 use crate::wire::problem::{Code, FieldError, Problem};
+use crate::wire::{guard, scan};
 
 /// Most mistakes that are told in full; the rest is counted.
 const ERRORS_TOLD_MAX: usize = 32;
@@ -46,7 +46,35 @@ const SLOTS: usize = 20;
 /// # Errors
 /// 400 when it is not JSON, 422 with all mistakes that `read` noted.
 pub fn decode<T>(bytes: &[u8], read: impl FnOnce(Node<'_, '_>) -> Option<T>) -> Result<T, Problem> {
-    decode_checked(checked(bytes)?, read)
+    decode_sound(sound(bytes)?, read)
+}
+
+/// Reads a body that is an object of this shape, in one walk over it.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_object<T>(
+    bytes: &[u8],
+    shape: &'static Shape,
+    read: impl FnOnce(&Object<'_, '_>) -> Option<T>,
+) -> Result<T, Problem> {
+    let text = std::str::from_utf8(bytes).map_err(|_| not_json(bytes))?;
+    let errors = Errors::default();
+    let node = Node {
+        json: text,
+        path: Path::default(),
+        errors: &errors,
+    };
+    let mut object = Object::new(node, shape, &[]);
+    let sound = scan::value(text, |name, json| object.take(&name, json));
+    object.node.json = sound.ok_or_else(|| not_json(bytes))?;
+    if !object.node.is_object() {
+        // What was told were no fields.
+        return decode(bytes, |node| read(&node.object(shape)?));
+    }
+    let value = read(&object);
+    errors.close()?;
+    Ok(value.expect("a reader notes why it returns nothing"))
 }
 
 /// Reads a body that may be left out: an empty one counts as `{}`.
@@ -61,11 +89,18 @@ pub fn decode_or_empty<T>(
     decode(if empty { b"{}" } else { bytes }, read)
 }
 
-/// Reads a part of a text that [`checked`] let through.
-pub(super) fn decode_checked<T>(
-    json: &str,
+/// Reads a part of a body that was found sound as a whole.
+pub(super) fn decode_part<T>(
+    bytes: &[u8],
     read: impl FnOnce(Node<'_, '_>) -> Option<T>,
 ) -> Result<T, Problem> {
+    decode_sound(
+        std::str::from_utf8(bytes).expect("it was cut out of a text"),
+        read,
+    )
+}
+
+fn decode_sound<T>(json: &str, read: impl FnOnce(Node<'_, '_>) -> Option<T>) -> Result<T, Problem> {
     let errors = Errors::default();
     let value = read(Node {
         json,
@@ -77,22 +112,31 @@ pub(super) fn decode_checked<T>(
 }
 
 /// The one JSON value that the bytes hold, as text.
-pub(super) fn checked(bytes: &[u8]) -> Result<&str, Problem> {
+fn sound(bytes: &[u8]) -> Result<&str, Problem> {
+    let text = std::str::from_utf8(bytes).ok();
+    text.and_then(|text| scan::value(text, |_, _| {}))
+        .ok_or_else(|| not_json(bytes))
+}
+
+/// Why the bytes are not one JSON value that is taken here.
+#[cold]
+fn not_json(bytes: &[u8]) -> Problem {
     let not_json = |why: &dyn fmt::Display| {
         Problem::new(Code::NotJson, format!("the body is not JSON: {why}"))
     };
     if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err(not_json(&"it is empty"));
+        return not_json(&"it is empty");
     }
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| not_json(&format!("no UTF-8 at byte {}", error.valid_up_to())))?;
-    let flaw = guard::check(bytes);
-    let value: &RawValue = match (serde_json::from_str(text), flaw) {
-        (Ok(value), Ok(())) => value,
-        (_, Err(flaw)) => return Err(Problem::new(Code::Malformed, format!("the body {flaw}"))),
-        (Err(error), Ok(())) => return Err(not_json(&error)),
-    };
-    Ok(value.get())
+    if let Err(error) = std::str::from_utf8(bytes) {
+        return not_json(&format!("no UTF-8 at byte {}", error.valid_up_to()));
+    }
+    if let Err(flaw) = guard::check(bytes) {
+        return Problem::new(Code::Malformed, format!("the body {flaw}"));
+    }
+    match serde_json::from_slice::<&RawValue>(bytes) {
+        Err(error) => not_json(&error),
+        Ok(_) => not_json(&"it can't be read"),
+    }
 }
 
 /// What is wrong with a body, gathered while it is read.
@@ -250,18 +294,7 @@ impl<'j> Node<'j, '_> {
 
     /// Any text.
     pub fn text(&self) -> Option<Cow<'j, str>> {
-        let inside = self
-            .json
-            .strip_prefix('"')
-            .and_then(|rest| rest.strip_suffix('"'));
-        match inside {
-            None => self.wrong_kind("a text"),
-            Some(plain) if !plain.contains('\\') => Some(Cow::Borrowed(plain)),
-            Some(_) => match serde_json::from_str(self.json) {
-                Ok(text) => Some(Cow::Owned(text)),
-                Err(error) => self.refuse("malformed", format!("is not a text: {error}")),
-            },
-        }
+        scan::text(self.json).or_else(|| self.wrong_kind("a text"))
     }
 
     /// A text that `parse` takes as a name.
@@ -398,21 +431,23 @@ impl<'j> Node<'j, '_> {
         if !self.json.starts_with('[') {
             return self.wrong_kind("a list");
         }
-        let mut elements = Elements {
-            found: Vec::new(),
-            count: 0,
-            max,
-        };
-        if let Err(error) = split(self.json, &mut elements) {
-            return self.refuse("malformed", error.to_string());
+        let (mut found, mut count) = (Vec::new(), 0);
+        scan::parts(self.json, |_, json| {
+            count += 1;
+            if count <= max {
+                found.push(json);
+            }
+        });
+        self.counted(count, max)?;
+        Some(found)
+    }
+
+    fn counted(&self, count: usize, max: usize) -> Option<()> {
+        if count > max {
+            let detail = format!("has {count} entries, at most {max} are allowed");
+            return self.refuse("too_many", detail);
         }
-        if elements.count > max {
-            return self.refuse(
-                "too_many",
-                format!("has {} entries, at most {max} are allowed", elements.count),
-            );
-        }
-        Some(elements.found)
+        Some(())
     }
 
     /// An object used as a map of at most `max` entries, each read by `read` with its name.
@@ -424,37 +459,28 @@ impl<'j> Node<'j, '_> {
         if !self.is_object() {
             return self.wrong_kind("an object");
         }
-        let mut entries = Entries {
-            found: Vec::new(),
-            count: 0,
-            max,
-        };
-        if let Err(error) = split(self.json, &mut entries) {
-            return self.refuse("malformed", error.to_string());
-        }
-        if entries.count > max {
-            return self.refuse(
-                "too_many",
-                format!("has {} entries, at most {max} are allowed", entries.count),
-            );
-        }
-        let mut values = Vec::with_capacity(entries.found.len());
-        for (place, (name, json)) in entries.found.iter().enumerate() {
+        let (mut found, mut count) = (Vec::new(), 0);
+        scan::parts(self.json, |name, json| {
+            count += 1;
+            if count <= max {
+                found.push((name, json));
+            }
+        });
+        self.counted(count, max)?;
+        let mut values = Vec::with_capacity(found.len());
+        for (place, (name, json)) in found.iter().enumerate() {
             let node = Node {
                 json,
                 path: self.path.field(name),
                 errors: self.errors,
             };
-            if entries.found[..place]
-                .iter()
-                .any(|(earlier, _)| earlier == name)
-            {
+            if found[..place].iter().any(|(earlier, _)| earlier == name) {
                 node.refuse::<()>("duplicate_field", "stands there twice");
             } else {
                 values.extend(read(name, node));
             }
         }
-        (values.len() == entries.found.len()).then_some(values)
+        (values.len() == found.len()).then_some(values)
     }
 
     /// An object of this shape.
@@ -471,17 +497,9 @@ impl<'j> Node<'j, '_> {
         if !self.is_object() {
             return self.wrong_kind("an object");
         }
-        let mut object = Object {
-            node: *self,
-            shape,
-            beside,
-            values: [None; SLOTS],
-            has_strangers: false,
-        };
-        match split(self.json, &mut object) {
-            Ok(()) => Some(object),
-            Err(error) => self.refuse("malformed", error.to_string()),
-        }
+        let mut object = Object::new(*self, shape, beside);
+        scan::parts(self.json, |name, json| object.take(&name, json));
+        Some(object)
     }
 }
 
@@ -524,24 +542,46 @@ pub struct Object<'j, 'p> {
     beside: &'static [&'static str],
     /// By place in `shape.fields`, then in `beside`.
     values: [Option<&'j str>; SLOTS],
+    /// Of the fields that are there.
+    marks: u64,
     /// A field was refused by its name.
     has_strangers: bool,
 }
 
-impl<'j> Object<'j, '_> {
+impl<'j, 'p> Object<'j, 'p> {
+    fn new(node: Node<'j, 'p>, shape: &'static Shape, beside: &'static [&'static str]) -> Self {
+        Self {
+            node,
+            shape,
+            beside,
+            values: [None; SLOTS],
+            marks: 0,
+            has_strangers: false,
+        }
+    }
+
     fn names(&self) -> impl Iterator<Item = &'static str> {
         self.shape.fields.iter().chain(self.beside).copied()
     }
 
     fn slot(&self, name: &str) -> Option<usize> {
-        self.names().position(|known| known == name)
+        // Most names differ in length or first letter, which is seen at once.
+        let begin = |name: &str| (name.len(), name.as_bytes().first().copied());
+        let wanted = begin(name);
+        let is_it = |known: &&str| begin(known) == wanted && *known == name;
+        let place = |names: &[&str]| names.iter().position(is_it);
+        let beside = || place(self.beside).map(|place| self.shape.fields.len() + place);
+        place(self.shape.fields).or_else(beside)
     }
 
     fn take(&mut self, name: &str, json: &'j str) {
         let slot = self.slot(name);
         let path = self.node.path.field(name);
         match slot.map(|slot| &mut self.values[slot]) {
-            Some(value @ None) => *value = Some(json),
+            Some(value @ None) => {
+                *value = Some(json);
+                self.marks |= mark(name);
+            }
             Some(Some(_)) => self
                 .node
                 .errors
@@ -572,6 +612,10 @@ impl<'j> Object<'j, '_> {
     }
 
     fn get<'s>(&'s self, name: &'static str) -> Option<Node<'j, 's>> {
+        if self.marks & mark(name) == 0 {
+            debug_assert!(self.slot(name).is_some(), "{name} is no field here");
+            return None;
+        }
         let slot = self.slot(name);
         let json = self.values[slot.expect("only declared fields are asked for")]?;
         (json != "null").then_some(Node {
@@ -640,89 +684,11 @@ impl<'j> Object<'j, '_> {
     }
 }
 
-/// Takes the parts of one object or list, in order.
-trait Parts<'j>: Sized {
-    /// One part, with its name when it is an object's.
-    fn part(&mut self, name: &str, json: &'j str);
+/// A bit by which most names that are not there can be told apart from those that are.
+fn mark(name: &str) -> u64 {
+    let first = name.as_bytes().first().copied().unwrap_or_default();
+    1 << ((usize::from(first) + 7 * name.len()) % 64)
 }
-
-struct Elements<'j> {
-    found: Vec<&'j str>,
-    count: usize,
-    max: usize,
-}
-
-impl<'j> Parts<'j> for Elements<'j> {
-    fn part(&mut self, _: &str, json: &'j str) {
-        self.count += 1;
-        if self.count <= self.max {
-            self.found.push(json);
-        }
-    }
-}
-
-struct Entries<'j> {
-    found: Vec<(String, &'j str)>,
-    count: usize,
-    max: usize,
-}
-
-impl<'j> Parts<'j> for Entries<'j> {
-    fn part(&mut self, name: &str, json: &'j str) {
-        self.count += 1;
-        if self.count <= self.max {
-            self.found.push((name.to_owned(), json));
-        }
-    }
-}
-
-impl<'j> Parts<'j> for Object<'j, '_> {
-    fn part(&mut self, name: &str, json: &'j str) {
-        self.take(name, json);
-    }
-}
-
-/// Splits an object or a list into its parts.
-fn split<'j>(json: &'j str, parts: &mut impl Parts<'j>) -> serde_json::Result<()> {
-    Splitter(parts).deserialize(&mut serde_json::Deserializer::from_str(json))
-}
-
-struct Splitter<'a, P>(&'a mut P);
-
-impl<'j, P: Parts<'j>> DeserializeSeed<'j> for Splitter<'_, P> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'j>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'j, P: Parts<'j>> Visitor<'j> for Splitter<'_, P> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object or a list")
-    }
-
-    fn visit_map<A: MapAccess<'j>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(Name(name)) = map.next_key()? {
-            let value: &RawValue = map.next_value()?;
-            self.0.part(&name, value.get());
-        }
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'j>>(self, mut list: A) -> Result<(), A::Error> {
-        while let Some(value) = list.next_element::<&RawValue>()? {
-            self.0.part("", value.get());
-        }
-        Ok(())
-    }
-}
-
-/// A field's name, borrowed where it has no escapes.
-#[derive(serde::Deserialize)]
-struct Name<'j>(#[serde(borrow)] Cow<'j, str>);
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test may")]

@@ -1,8 +1,8 @@
-//! One look at the bytes of a body before anything parses them.
+//! What is no mistake of grammar, and is refused all the same.
 //!
-//! Parts of a body are kept as they came (a payload is handed on byte for byte), and the parser that skips over
-//! such parts checks their grammar but neither their depth nor their escapes. What would hurt later is refused
-//! here, so that every piece of text cut out of the body afterwards is safe to keep, to embed and to parse:
+//! Parts of a body are kept as they came (a payload is handed on byte for byte), and a parser that skips over such
+//! parts checks their grammar but neither their depth nor their escapes. What would hurt later is refused, so that
+//! every piece of text cut out of the body afterwards is safe to keep, to embed and to parse:
 //!
 //! ```text
 //!  [[[[[[…        deeper than 64 levels: a reader that recurses would run out of stack
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! It is no parser: of text that is not JSON it may say anything, as the parser refuses it in any case. One pass,
-//! no recursion, no allocation; inside strings it looks at 8 bytes at a time.
+//! no recursion, no allocation. It is asked for its words, once `scan` has said no.
 
 use crate::limits;
 
@@ -64,37 +64,13 @@ pub fn check(json: &[u8]) -> Result<(), Flaw> {
 /// The place behind a string whose first byte (behind the quote) is at `at`.
 fn string_end(json: &[u8], mut at: usize) -> Result<usize, Flaw> {
     loop {
-        at = next_special(json, at);
         match json.get(at) {
             Some(b'\\') => at = escape_end(json, at)?,
-            Some(_) => return Ok(at + 1),
+            Some(b'"') => return Ok(at + 1),
+            Some(_) => at += 1,
             None => return Ok(at),
         }
     }
-}
-
-/// The place of the next quote or backslash.
-fn next_special(json: &[u8], mut at: usize) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
-    // A byte that is zero after the XOR borrows from its top bit; others may follow suit only above it.
-    let marks = |word: u64, wanted: u8| {
-        let zeroed = word ^ (ONES * u64::from(wanted));
-        zeroed.wrapping_sub(ONES) & !zeroed & HIGHS
-    };
-    while let Some(eight) = json.get(at..).and_then(|rest| rest.first_chunk()) {
-        let word = u64::from_le_bytes(*eight);
-        let found = marks(word, b'"') | marks(word, b'\\');
-        if found != 0 {
-            return at + found.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    let rest = json.get(at..).unwrap_or_default();
-    at + rest
-        .iter()
-        .position(|byte| matches!(byte, b'"' | b'\\'))
-        .unwrap_or(rest.len())
 }
 
 /// The place behind an escape whose backslash is at `at`; behind both, for a surrogate pair.
@@ -111,7 +87,7 @@ fn escape_end(json: &[u8], at: usize) -> Result<usize, Flaw> {
 }
 
 /// The UTF-16 unit that `\uXXXX` at `at` stands for; `None` for anything else.
-fn unit(json: &[u8], at: usize) -> Option<u16> {
+pub(super) fn unit(json: &[u8], at: usize) -> Option<u16> {
     let digits = json.get(at..at + 6)?.strip_prefix(b"\\u")?;
     digits.iter().try_fold(0, |unit, digit| {
         let value = char::from(*digit).to_digit(16)?;

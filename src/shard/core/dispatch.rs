@@ -291,6 +291,7 @@ impl ShardCore {
         }
         [
             self.wheels.next_in_ms(now),
+            self.table.far_in_ms(now),
             self.armed_wall
                 .first()
                 .map(|armed| armed.fire_ms - now.wall.0),

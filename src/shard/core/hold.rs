@@ -47,12 +47,15 @@ impl ShardCore {
             self.back_to_wheel(id);
         }
         for id in overtime {
-            let alarms = self
-                .table
-                .read(id)
-                .map(|entry| alarms_of(&entry.task, entry.place));
-            for alarm in alarms.into_iter().flatten().flatten() {
-                self.wheels.set(alarm);
+            let Some(entry) = self.table.read(id) else {
+                continue;
+            };
+            // One that has ended meanwhile has its alarm, or needs none yet.
+            if !entry.task.state.is_ended() {
+                for alarm in alarms_of(&entry.task, entry.place).into_iter().flatten() {
+                    self.wheels.set(alarm);
+                }
+                self.table.set_alarmed(id, true);
             }
         }
         self.effects.extend(

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::*;
 use crate::shard::index::Home;
 use crate::shard::place::Setting;
+use crate::shard::query::Order;
 use crate::shard::table::Entry;
 use crate::store::chunk::ChunkId;
 
@@ -21,11 +22,46 @@ pub fn assert_sound(
     ids.sort_unstable();
     assert_eq!(ids.len(), core.tasks(), "each task has one row");
     assert_homes(core, &ids);
+    assert_eq!(core.audited().wrong, 0, "the auditor finds nothing wrong");
     assert_places(core, &ids);
     assert_alarms(core, &ids);
     assert_in_flight(core, &ids, running_max, running);
     assert_keys(core, &ids);
     assert_topics(core, &ids);
+    assert_lists(core, &ids);
+}
+
+/// A list shows every task there is, wherever its record stands, in its order.
+fn assert_lists(core: &mut ShardCore, ids: &[TaskId]) {
+    let now = Now {
+        wall: crate::clock::WallMs(0),
+        mono: MonoMs(0),
+        steady: crate::clock::SteadyMs(0),
+    };
+    let tasks: Vec<Arc<Task>> = ids
+        .iter()
+        .map(|id| core.table.read(*id).unwrap().task)
+        .collect();
+    for order in [Order::DueFirst, Order::DueLast, Order::EndedLast] {
+        let place = |task: &Arc<Task>| match order {
+            Order::DueFirst | Order::DueLast => Some((task.due.at, task.id)),
+            Order::EndedLast => task.ended_at.map(|at| (at, task.id)),
+        };
+        let mut expected: Vec<_> = tasks.iter().filter_map(place).collect();
+        expected.sort_unstable();
+        if order != Order::DueFirst {
+            expected.reverse();
+        }
+        let ask = PageAsk {
+            order,
+            limit: usize::MAX,
+            scan_max: usize::MAX,
+            ..PageAsk::default()
+        };
+        let items = core.page(&ask, now).items;
+        let listed: Vec<_> = items.iter().map(|(at, _)| (at.at, at.id)).collect();
+        assert_eq!(listed, expected, "{order:?}");
+    }
 }
 
 /// Each task stands in one place that suits its state, and only where it stands is it waited for.
@@ -174,11 +210,15 @@ fn assert_alarms(core: &mut ShardCore, ids: &[TaskId]) {
     let stray = set
         .iter()
         .filter(|setting| !needed.contains(setting) && !overtime.contains(setting));
-    assert_eq!(
-        stray.collect::<Vec<_>>(),
-        Vec::<&_>::new(),
-        "set for nothing"
-    );
+    let stray: Vec<_> = stray.collect();
+    let rows: Vec<_> = stray
+        .iter()
+        .filter_map(|(_, _, alarm)| match alarm {
+            Alarm::Due(id) | Alarm::Expire(id) => Some(core.table.row(*id)),
+            _ => None,
+        })
+        .collect();
+    assert!(stray.is_empty(), "{stray:?} are set for nothing: {rows:?}");
 }
 
 /// Executors of ours have what is dispatched or running, and no more than they may; what has not started is armed.

@@ -1,0 +1,86 @@
+//! From what a caller asks for to what a shard is told: the gaps filled from the topic's settings, an id, its slot.
+
+use std::sync::Arc;
+
+use crate::clock::WallMs;
+use crate::engine::error::EngineError;
+use crate::engine::handle::{Duetime, Origin};
+use crate::ids::{Slot, TaskId};
+use crate::shard::create::Creation;
+use crate::task::new_task::NewTask;
+use crate::task::spec::TopicName;
+use crate::task::topic::{OnExisting, Topic, TopicBook};
+
+/// Makes creations, one or many: what is the same for all of them is looked at once.
+pub(super) struct Maker<'e> {
+    engine: &'e Duetime,
+    is_accepting: bool,
+    book: Arc<TopicBook>,
+    now: WallMs,
+    /// The topic that was let through last: in a batch it is mostly the next one's too.
+    latest: Option<(TopicName, Arc<Topic>)>,
+}
+
+impl Duetime {
+    pub(super) fn maker(&self) -> Maker<'_> {
+        Maker {
+            engine: self,
+            is_accepting: self.accepting().is_ok(),
+            book: self.book(),
+            now: self.now().wall,
+            latest: None,
+        }
+    }
+}
+
+impl Maker<'_> {
+    /// What is told to the shard that the id leads to. `place` is that in the request.
+    pub fn creation(
+        &mut self,
+        new: NewTask,
+        origin: Option<Origin>,
+        place: usize,
+    ) -> Result<Creation, EngineError> {
+        if !self.is_accepting {
+            return Err(EngineError::ShuttingDown);
+        }
+        self.engine.parts.disk.admit(&new)?;
+        let now = self.now;
+        let topic = self.topic(&new.topic)?;
+        let tail = origin.map(|origin| origin.request(place));
+        let slot = match (&new.key, tail) {
+            (Some(key), _) => Slot::of_key(new.topic.as_str(), key.as_str()),
+            (None, Some(tail)) => Slot::of_hash(tail),
+            (None, None) => Slot::random(),
+        };
+        let id = match (origin, tail) {
+            (Some(origin), Some(tail)) => TaskId::with_tail(slot, origin.first_at, tail),
+            _ => TaskId::new(slot, now),
+        };
+        let spec = new.spec(topic);
+        let on_existing = new.on_existing.or(topic.settings.on_existing);
+        Ok(Creation {
+            id,
+            spec,
+            topic: new.topic,
+            key: new.key,
+            when: new.when,
+            on_existing: on_existing.unwrap_or(OnExisting::Return),
+            request: tail,
+        })
+    }
+
+    fn topic(&mut self, name: &TopicName) -> Result<&Arc<Topic>, EngineError> {
+        if self
+            .latest
+            .as_ref()
+            .is_none_or(|(latest, _)| latest != name)
+        {
+            self.engine.parts.known_topics.admit(name, &self.book)?;
+            let topic = Arc::clone(self.book.get(name));
+            self.latest = Some((name.clone(), topic));
+        }
+        let (_, topic) = self.latest.as_ref().expect("it was set above");
+        Ok(topic)
+    }
+}
