@@ -66,6 +66,7 @@
 
 // 0 ground: no domain, no async
 pub mod clock;
+pub mod failpoints;
 pub mod ids;
 pub mod limits;
 pub mod metrics;

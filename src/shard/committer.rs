@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::Arc;
 
 use crate::ids::{ShardEpoch, ShardId};
+use crate::shard::shelf::FoldAlong;
 use crate::store::chunk::{Fold, Folded, Memtable};
 use crate::store::{Batch, ShardStore, StoreError, Tended};
 
@@ -19,7 +20,7 @@ const JOBS_MAX: usize = 4;
 enum Job {
     Commit {
         batch: Batch,
-        fold_along: usize,
+        fold_along: FoldAlong,
     },
     Fold(Fold),
     /// To be dropped here, where it keeps nobody waiting.
@@ -63,12 +64,12 @@ impl Committer {
         Ok(Self { jobs })
     }
 
-    /// Hands in a batch, and how many bytes of folding it takes along. The shard hands in one only after the one
+    /// Hands in a batch, and how much folding it takes along. The shard hands in one only after the one
     /// before is done, so this never waits.
     ///
     /// # Errors
     /// When the thread has ended.
-    pub fn commit(&self, batch: Batch, fold_along: usize) -> Result<(), CommitterGone> {
+    pub fn commit(&self, batch: Batch, fold_along: FoldAlong) -> Result<(), CommitterGone> {
         self.hand_in(Job::Commit { batch, fold_along })
     }
 
@@ -103,10 +104,10 @@ fn run(
             true => incoming.recv().map_err(|_| TryRecvError::Disconnected),
             false => incoming.try_recv(),
         };
-        let mut bytes_min = 0;
+        let mut along = FoldAlong::Nothing;
         let did = match job {
             Ok(Job::Commit { batch, fold_along }) => {
-                bytes_min = fold_along;
+                along = fold_along;
                 let committed = store.commit(epoch, &batch);
                 committed.map(|()| done(Ok(Done::Committed)))
             }
@@ -118,14 +119,25 @@ fn run(
             Err(TryRecvError::Empty) => Ok(()),
             Err(TryRecvError::Disconnected) => return,
         };
-        match did.and_then(|()| store.tend(epoch, bytes_min)) {
-            Ok(Tended::Idle) => is_idle = true,
-            Ok(Tended::More) => is_idle = false,
-            Ok(Tended::Folded(folded)) => {
-                is_idle = false;
-                done(Ok(Done::Folded(folded)));
+        if let Err(error) = did {
+            return done(Err(error));
+        }
+        loop {
+            let bytes_min = match along {
+                FoldAlong::Bytes(bytes) => bytes,
+                FoldAlong::Nothing | FoldAlong::All => 0,
+            };
+            match store.tend(epoch, bytes_min) {
+                Ok(Tended::Idle) => is_idle = true,
+                Ok(Tended::More) if along == FoldAlong::All => continue,
+                Ok(Tended::More) => is_idle = false,
+                Ok(Tended::Folded(folded)) => {
+                    is_idle = false;
+                    done(Ok(Done::Folded(folded)));
+                }
+                Err(error) => return done(Err(error)),
             }
-            Err(error) => return done(Err(error)),
+            break;
         }
     }
 }

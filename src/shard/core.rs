@@ -25,6 +25,7 @@ use crate::shard::audit::{AuditCounts, Auditor};
 use crate::shard::notes::Notes;
 use crate::shard::place::{ARM_AHEAD, Place, Setting, Wheels, alarms_of};
 use crate::shard::query::{PageAsk, PagePart, Slim, TaskView, page};
+use crate::shard::shelf::FoldAlong;
 use crate::shard::slots::Slots;
 use crate::shard::table::{CancelAsleep, Entry, TableOptions, TaskTable};
 use crate::store::chunk::{ChunkId, Fold, Folded, Memtable, ReadChunks};
@@ -122,8 +123,8 @@ pub struct Launch {
 pub struct Step {
     /// To be committed; `None` when nothing changed.
     pub batch: Option<Batch>,
-    /// How many bytes of folding this commit is to take along.
-    pub fold_along: usize,
+    /// How much folding this commit is to take along.
+    pub fold_along: FoldAlong,
     /// To be handed to the store behind the batch.
     pub fold: Option<Fold>,
     /// Of no use any more; to be dropped where it keeps nobody waiting.
@@ -644,7 +645,7 @@ impl ShardCore {
         let mut alarms = self.table.keep(&mut batch, now);
         self.table.rest();
         let fold_along = self.table.shelf().fold_along(batch.bytes());
-        let fold = self.tidy(now, &mut alarms);
+        let fold = self.tidy(now, batch.bytes(), &mut alarms);
         for alarm in alarms {
             self.wheels.set(alarm);
         }
@@ -659,12 +660,13 @@ impl ShardCore {
     }
 
     /// A little of what keeps the shelf in order; a fold, when it is time for one.
-    fn tidy(&mut self, now: Now, alarms: &mut Vec<Setting>) -> Option<Fold> {
+    /// The more this step writes, the more of the last fold it puts in its place, so that the next can begin in time.
+    fn tidy(&mut self, now: Now, bytes: usize, alarms: &mut Vec<Setting>) -> Option<Fold> {
         // While it catches up, much is late and nothing is passed over.
         if !self.more {
             self.audit(now);
         }
-        let (unset, set) = self.table.place_some(now);
+        let (unset, set) = self.table.place_some(bytes, now);
         for alarm in unset {
             self.wheels.unset(alarm);
         }

@@ -116,6 +116,17 @@ impl ChunkMeta {
     }
 }
 
+/// How much folding a commit takes along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FoldAlong {
+    /// As time allows.
+    Nothing,
+    /// At least so many bytes.
+    Bytes(usize),
+    /// The fold at work has to be through before the commit is answered.
+    All,
+}
+
 /// Why a chunk is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFor {
@@ -439,12 +450,14 @@ impl Shelf {
             || (since >= TIDY_AFTER && !self.empty.is_empty() && empty_bytes() >= TIDY_BYTES)
     }
 
-    /// How many bytes of folding a commit of so many bytes has to take along, so that memory stays bounded.
-    pub fn fold_along(&self, bytes: usize) -> usize {
-        if self.is_folding && self.recent.bytes > self.options.fold_bytes / 2 {
-            2 * bytes
-        } else {
-            0
+    /// How much folding a commit of so many bytes has to take along, so that memory stays bounded.
+    pub fn fold_along(&self, bytes: usize) -> FoldAlong {
+        let recent = self.recent.bytes;
+        match self.options.fold_bytes {
+            _ if !self.is_folding => FoldAlong::Nothing,
+            most if recent > 2 * most => FoldAlong::All,
+            most if recent > most / 2 => FoldAlong::Bytes(2 * bytes),
+            _ => FoldAlong::Nothing,
         }
     }
 

@@ -26,7 +26,9 @@ use crate::metrics::{Quantiles, Rate};
 use crate::shard::index::{Home, Index, Row, RowId, TopicNumber};
 use crate::shard::place::{Alarm, AlarmClock, Place, Setting, alarm_of_entry, alarms_of};
 use crate::shard::shelf::{ReadFor, Shelf, ShelfOptions};
-use crate::store::chunk::{ChunkId, ChunkIndex, Class, Entry as ShelfEntry, Mask, key_hash};
+use crate::store::chunk::{
+    CHUNK_BYTES, ChunkId, ChunkIndex, Class, Entry as ShelfEntry, Mask, key_hash,
+};
 use crate::store::codec::{Cancel, Change, decode_cancel, decode_task};
 use crate::store::{Batch, RecordKey, StoreError};
 use crate::task::event::Event;
@@ -153,7 +155,7 @@ const LINES_MIN: usize = 64;
 const ALARM_HORIZON_MS: i64 = 60 * 60 * 1000;
 /// Chunks are opened so long before the first of their tasks is due, unless the options say otherwise.
 const LOOK_AHEAD: DurationMs = DurationMs::secs(10);
-/// Folded chunks that are placed in one step.
+/// Folded chunks that are placed in one step, at least.
 const PLACED_PER_STEP: usize = 6;
 /// Chunks that are mostly dead and moved from in one step.
 const MOVED_PER_STEP: usize = 2;
@@ -853,10 +855,11 @@ impl TaskTable {
 
     // ---------------------------------------------------------------- chunks
 
-    /// Finds the records of a few folded chunks there; the alarms to be taken back, and those to be set.
-    pub fn place_some(&mut self, now: Now) -> (Vec<Setting>, Vec<Setting>) {
+    /// Finds the records of a few folded chunks there, of twice as many bytes as the step has written; the alarms to be
+    /// taken back, and those to be set.
+    pub fn place_some(&mut self, bytes: usize, now: Now) -> (Vec<Setting>, Vec<Setting>) {
         let (mut unset, mut set) = (Vec::new(), Vec::new());
-        for _ in 0..PLACED_PER_STEP {
+        for _ in 0..PLACED_PER_STEP.max(2 * bytes / CHUNK_BYTES) {
             let Some(index) = self.shelf.next_to_place() else {
                 break;
             };
@@ -1111,7 +1114,8 @@ impl TaskTable {
     pub fn far_in_ms(&self, now: Now) -> Option<i64> {
         let ahead = self.options.look_ahead.0 as i64;
         let clock_ms = now.wall.0.max(now.steady.0);
-        (self.far_ms != i64::MAX).then(|| self.far_ms.saturating_sub(ahead).saturating_sub(clock_ms))
+        (self.far_ms != i64::MAX)
+            .then(|| self.far_ms.saturating_sub(ahead).saturating_sub(clock_ms))
     }
 
     /// Alarms of records in memory whose time has come nearer than it was when they were put there.

@@ -72,7 +72,9 @@ impl Database {
             }
         };
         // sled syncs neither its directory nor, with `flush`, its file.
-        let file = sync_directory(path)
+        let file = File::open(path.join("conf"))
+            .and_then(|settings| settings.sync_all())
+            .and_then(|()| sync_directory(path))
             .and_then(|()| path.parent().map_or(Ok(()), sync_directory))
             .and_then(|()| File::open(path.join("db")))
             .map_err(|source| io_error("open", path, source))?;

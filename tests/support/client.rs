@@ -183,7 +183,24 @@ impl Client {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> io::Result<Reply> {
-        let mut stream = self.connect()?;
+        self.send_on(self.connect()?, method, path, headers, body)
+    }
+
+    /// Asks whether the service is ready, and waits no longer than this for the answer.
+    pub fn readiness(&self, within: Duration) -> io::Result<Reply> {
+        let stream = self.connect()?;
+        stream.set_read_timeout(Some(within.max(Duration::from_millis(1))))?;
+        self.send_on(stream, "GET", "/readyz", &[], b"")
+    }
+
+    fn send_on(
+        &self,
+        mut stream: TcpStream,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> io::Result<Reply> {
         let mut request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n",
             self.address

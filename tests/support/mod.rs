@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 /// Longest wait for what must come. Long, because the machine may be busy with other tests.
 pub const SOON: Duration = Duration::from_secs(20);
 /// Between two looks at something that sends no signal.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Latest arrival after the due time, in milliseconds: a debug build on a shared machine.
 pub const LATE_MS_MAX: i64 = 250;
 

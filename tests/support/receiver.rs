@@ -140,6 +140,11 @@ impl Receiver {
             .collect()
     }
 
+    /// All calls after the first `count`, of whatever path.
+    pub fn hits_after(&self, count: usize) -> Vec<Hit> {
+        self.shared.hits.lock()[count..].to_vec()
+    }
+
     /// Waits until a path was called so often.
     pub fn wait(&self, path: &str, count: usize) -> Vec<Hit> {
         self.wait_until(&format!("{count} calls of {path}"), path, |hits| {

@@ -14,13 +14,15 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::client::Client;
-use super::{SOON, until};
+use super::{LOOK_EVERY, SOON, pass, until};
 
 /// Ports below those that the system gives to outgoing connections, so that a restarted service finds its own
 /// still free.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 /// Longest start, in a debug build on a busy machine.
-const START_MAX: Duration = Duration::from_secs(30);
+pub const START_MAX: Duration = Duration::from_secs(30);
+/// Of a log, in the account of a start that failed.
+const LOG_LINES_SHOWN: usize = 12;
 /// The binary that Cargo built for these tests.
 const BINARY: &str = env!("CARGO_BIN_EXE_duetime");
 
@@ -49,30 +51,32 @@ impl Service {
 
     /// Started and ready, with these environment variables.
     pub fn with(environment: &[(&str, &str)]) -> Self {
-        let home = tempfile::tempdir().expect("a temporary directory");
-        let data = home.path().join("data");
-        Self::begin(home, data, environment)
+        let mut service = Self::unstarted(environment);
+        service.start_again();
+        service
     }
 
     /// Started and ready, with its data in this directory.
     pub fn with_data(data: PathBuf, environment: &[(&str, &str)]) -> Self {
-        let home = tempfile::tempdir().expect("a temporary directory");
-        Self::begin(home, data, environment)
+        let mut service = Self::unstarted(environment);
+        service.set_data(data);
+        service.start_again();
+        service
     }
 
-    fn begin(home: TempDir, data: PathBuf, environment: &[(&str, &str)]) -> Self {
+    /// Not started yet.
+    pub fn unstarted(environment: &[(&str, &str)]) -> Self {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let mut service = Self {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        Self {
+            data: home.path().join("data"),
             home,
-            data,
             environment: environment.iter().map(own).collect(),
             child: None,
             client: Client {
                 address: free_address(),
             },
-        };
-        service.start_again();
-        service
+        }
     }
 
     /// The data directory.
@@ -80,10 +84,20 @@ impl Service {
         self.data.clone()
     }
 
+    /// Another data directory for the next start.
+    pub fn set_data(&mut self, data: PathBuf) {
+        self.data = data;
+    }
+
     /// Starts the process on the same directory and port, and waits until it is ready.
     pub fn start_again(&mut self) {
+        let started = self.try_start(START_MAX);
+        started.unwrap_or_else(|why| panic!("{why}"));
+    }
+
+    /// The same; or says why it is not ready by then. It is gone in that case.
+    pub fn try_start(&mut self, within: Duration) -> Result<(), String> {
         let address = self.client.address.to_string();
-        let data = self.data();
         let log = File::options()
             .create(true)
             .append(true)
@@ -92,24 +106,41 @@ impl Service {
         let mut command = command(&["serve", "--listen", &address]);
         let child = command
             .arg("--data")
-            .arg(data)
+            .arg(&self.data)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(self.home.path())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn();
         self.child = Some(child.expect("the binary can be started"));
-        until("the service is ready", START_MAX, || {
-            let child = self.child.as_mut().expect("it was started above");
-            if let Some(status) = child.try_wait().expect("its status can be asked for") {
-                panic!(
-                    "the service left with {status} before it was ready:\n{}",
-                    self.log()
-                );
+        let end = Instant::now() + within;
+        let why = loop {
+            if let Some(status) = self.is_gone() {
+                break format!("the service left with {status} before it was ready");
             }
-            let reply = self.client.send("GET", "/readyz", &[], b"").ok()?;
-            (reply.status == 200).then_some(())
-        });
+            let left = end.saturating_duration_since(Instant::now());
+            match self.client.readiness(left) {
+                Ok(reply) if reply.status == 200 => return Ok(()),
+                Ok(reply) if left.is_zero() => {
+                    break format!("the service is not ready: {}", reply.text());
+                }
+                Err(error) if left.is_zero() => {
+                    break format!("the service does not answer: {error}");
+                }
+                _ => pass(LOOK_EVERY),
+            }
+        };
+        self.kill();
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        let last = &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..];
+        Err(format!("{why}\n{}", last.join("\n")))
+    }
+
+    /// How the process left, if it did by itself.
+    pub fn is_gone(&mut self) -> Option<ExitStatus> {
+        let child = self.child.as_mut()?;
+        child.try_wait().expect("its status can be asked for")
     }
 
     /// SIGKILL, and waits until it is gone.
@@ -159,6 +190,24 @@ impl Service {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
+    /// Leaves the directory and the log where they are, for somebody to look at, and says where.
+    pub fn keep(&mut self) -> PathBuf {
+        self.kill();
+        self.home.disable_cleanup(true);
+        if !self.data.starts_with(self.home.path()) {
+            let copied = Command::new("cp")
+                .arg("-r")
+                .arg(&self.data)
+                .arg(self.home.path())
+                .status();
+            assert!(
+                copied.is_ok_and(|status| status.success()),
+                "the directory can be copied"
+            );
+        }
+        self.home.path().to_owned()
+    }
+
     fn log_path(&self) -> PathBuf {
         self.home.path().join("log")
     }
@@ -171,7 +220,11 @@ impl Drop for Service {
         if std::thread::panicking() {
             return;
         }
-        assert!(!log.contains("panicked at"), "the service panicked:\n{log}");
+        // Those of a failpoint are wanted.
+        let panicked = log
+            .lines()
+            .any(|line| line.contains("panicked") && !line.contains("failpoint"));
+        assert!(!panicked, "the service panicked:\n{log}");
     }
 }
 

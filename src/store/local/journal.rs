@@ -51,6 +51,7 @@ use std::mem;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::failpoints;
 use crate::ids::ShardEpoch;
 
 /// Most bytes of one frame's payload.
@@ -558,7 +559,9 @@ impl Journal {
     fn next_page(&mut self, epoch: ShardEpoch, frame_bytes: u64) -> Result<Page, JournalError> {
         let id = self.next_id;
         let bytes = self.segment_bytes.max(OPENING_BYTES + frame_bytes);
-        let file = self.files.create(id, bytes);
+        let file = failpoints::reach("journal::create")
+            .and_then(|()| self.files.create(id, bytes))
+            .and_then(|file| failpoints::reach("journal::created").map(|()| file));
         let file = file.map_err(io_error(&*self.files, "creating", id))?;
         let opening = Opening {
             id,
@@ -588,18 +591,19 @@ impl Journal {
     /// Writes the buffer at the end of the page and makes it durable.
     fn flush(&mut self, page: &mut Page) -> Result<(), JournalError> {
         let file = &mut page.file;
-        file.write_at(self.end(), &self.buffer).map_err(io_error(
-            &*self.files,
-            "writing to",
-            page.id,
-        ))?;
-        file.sync()
-            .map_err(io_error(&*self.files, "syncing", page.id))?;
+        let written = failpoints::reach("journal::write")
+            .and_then(|()| file.write_at(self.end(), &self.buffer));
+        written.map_err(io_error(&*self.files, "writing to", page.id))?;
+        let synced = failpoints::reach("journal::written").and_then(|()| file.sync());
+        synced.map_err(io_error(&*self.files, "syncing", page.id))?;
         if !page.entered {
-            let entered = self.files.sync_directory();
+            let entered =
+                failpoints::reach("journal::enter").and_then(|()| self.files.sync_directory());
             entered.map_err(io_error(&*self.files, "syncing the name of", page.id))?;
             page.entered = true;
         }
+        let told = failpoints::reach("journal::synced");
+        told.map_err(io_error(&*self.files, "syncing", page.id))?;
         if let Some(segment) = self.segments.back_mut() {
             segment.end += self.buffer.len() as u64;
         }
@@ -609,7 +613,10 @@ impl Journal {
     }
 
     fn remove(&mut self, id: SegmentId) -> Result<(), JournalError> {
-        self.files.remove(id).map_err(|source| {
+        let removed = failpoints::reach("journal::remove")
+            .and_then(|()| self.files.remove(id))
+            .and_then(|()| failpoints::reach("journal::removed"));
+        removed.map_err(|source| {
             self.state = State::Poisoned;
             io_error(&*self.files, "removing", id)(source)
         })

@@ -233,7 +233,7 @@ impl Shell {
                 self.store.fold(self.epoch, fold).unwrap();
             }
             self.may_die()?;
-            if let Tended::Folded(folded) = self.store.tend(self.epoch, step.fold_along).unwrap() {
+            if let Tended::Folded(folded) = self.store.tend(self.epoch, 0).unwrap() {
                 self.core.folded(folded);
             }
             for effect in step.effects {
