@@ -172,6 +172,16 @@ sections! {
         running: usize = 512, within 1..=1_000_000, "from 1 to 1000000";
     }
 
+    /// `[backup]`: copies of all there is, made by themselves.
+    backup: BackupConfig {
+        /// How long after the one before; zero = none are made.
+        every: DurationMs = DurationMs(0), within DurationMs(0)..=days(366), "at most P366D";
+        /// How many are kept; the oldest goes after a good new one.
+        keep: usize = 7, within 1..=10_000, "from 1 to 10000";
+        /// The directory under which they are made.
+        dir: PathBuf = PathBuf::from("./backups");
+    }
+
     /// `[shutdown]`: how the process leaves.
     shutdown: ShutdownConfig {
         /// How long running attempts may still take before they are given back.

@@ -12,7 +12,9 @@
 //! Slots map to shards by rendezvous hashing ([`SlotMap`]): with another number of shards whole slots move,
 //! and few of them.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::str::FromStr;
 
 use uuid::Uuid;
@@ -125,6 +127,30 @@ impl TaskId {
         Self(Uuid::from_bytes(bytes))
     }
 }
+
+/// Hashes task ids by their last eight bytes, which are random or follow one another. Ids are made by us, so nobody can
+/// choose them to collide.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(tail) = bytes.last_chunk() {
+            self.0 = u64::from_be_bytes(*tail).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        }
+    }
+
+    /// The length of the bytes, which is always the same.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        // Tables take their place from the low bits and a check from the high ones.
+        self.0 ^ self.0 >> 32
+    }
+}
+
+/// A map by task id.
+pub type ById<T> = HashMap<TaskId, T, BuildHasherDefault<IdHasher>>;
 
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -85,11 +85,13 @@ pub mod shard;
 pub mod scheduler;
 // 7 what stands on the wire and in the registry
 pub mod wire;
-// 8 assembly, and the embedded API
+// 8 whole stores: copied, carried over, looked through
+pub mod archive;
+// 9 assembly, and the embedded API
 pub mod engine;
-// 9 surfaces: translate, never decide
+// 10 surfaces: translate, never decide
 pub mod http;
-// 10 the process
+// 11 the process
 pub mod cli;
 pub mod config;
 pub mod telemetry;

@@ -22,6 +22,8 @@ pub const HEADERS_MAX: usize = 32;
 pub const HEADER_BYTES_MAX: usize = 8 * 1024;
 /// Longest URL of an HTTP action, in bytes.
 pub const URL_BYTES_MAX: usize = 2048;
+/// Longest path of a backup, in bytes.
+pub const PATH_BYTES_MAX: usize = 4096;
 /// Deepest nesting of JSON that is taken in.
 pub const JSON_DEPTH_MAX: usize = 64;
 /// Most items or operations of one batch.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use reqwest::Method;
@@ -41,6 +42,23 @@ pub(super) struct Server {
         value_parser = parse_base
     )]
     url: Url,
+}
+
+impl Server {
+    /// The service that says so of itself in its data directory's lock.
+    pub(super) fn at(address: SocketAddr) -> Self {
+        let ip = match address.ip() {
+            // It listens everywhere, so here too.
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        let address = SocketAddr::new(ip, address.port());
+        let url = Url::parse(&format!("http://{address}"));
+        Self {
+            url: url.expect("an address makes a URL"),
+        }
+    }
 }
 
 fn parse_base(text: &str) -> Result<Url, String> {
@@ -93,6 +111,7 @@ pub(super) struct Request {
     query: Vec<(String, String)>,
     body: Option<String>,
     idempotency_key: Option<String>,
+    admin_token: Option<String>,
 }
 
 impl Request {
@@ -104,6 +123,7 @@ impl Request {
             query: Vec::new(),
             body: None,
             idempotency_key: None,
+            admin_token: None,
         }
     }
 
@@ -127,6 +147,11 @@ impl Request {
 
     pub(super) fn query(mut self, pairs: Vec<(String, String)>) -> Self {
         self.query = pairs;
+        self
+    }
+
+    pub(super) fn admin_token(mut self, token: &str) -> Self {
+        self.admin_token = Some(token.to_owned());
         self
     }
 
@@ -243,6 +268,9 @@ impl Client {
         }
         if let Some(key) = &request.idempotency_key {
             call = call.header("idempotency-key", key);
+        }
+        if let Some(token) = &request.admin_token {
+            call = call.header("duetime-admin-token", token);
         }
         let mut response = call.send().await?;
         let header = |name| {

@@ -17,6 +17,7 @@ mod client;
 pub mod demo;
 mod render;
 pub mod serve;
+mod store;
 mod task;
 mod topic;
 
@@ -64,6 +65,12 @@ enum Command {
         after_help = "Example:\n  duetime topic put order.unpaid '{\"retention\": {\"succeeded\": \"P7D\"}}'"
     )]
     Topic(topic::Args),
+    /// Back up, restore, export, import, check and reshard a data directory
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  duetime store backup --data ./data /var/backups/duetime/monday"
+    )]
+    Store(store::Args),
     /// See it work: tasks that fire, retry and are cancelled, on a service of its own
     #[command(after_help = "Example:\n  duetime demo")]
     Demo(demo::Args),
@@ -124,6 +131,7 @@ fn execute(command: Command, out: &mut Out<'_>) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(args, out.json),
         Command::Task(args) => task::run(*args, out),
         Command::Topic(args) => topic::run(args, out),
+        Command::Store(args) => store::run(args, out),
         Command::Completions { shell } => {
             // Generated in memory first: the generator takes a closed pipe for a bug.
             let mut script = Vec::new();

@@ -7,7 +7,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Failure;
 use crate::config::{Config, Overrides, Sources, process_environment};
+use crate::clock::DurationMs;
 use crate::engine::Duetime;
+use crate::engine::backup::BackupPlan;
 use crate::executor::egress::EgressPolicy;
 use crate::http::HttpOptions;
 use crate::http::server::{ServerOptions, bind, serve};
@@ -84,6 +86,18 @@ async fn service(config: &Config) -> Result<(), Failure> {
 
 /// An engine as it is configured.
 fn builder(config: &Config) -> crate::engine::Builder {
+    let builder = without_backups(config);
+    match config.backup.every {
+        DurationMs(0) => builder,
+        every => builder.backups(BackupPlan {
+            every,
+            keep: config.backup.keep,
+            dir: config.backup.dir.clone(),
+        }),
+    }
+}
+
+fn without_backups(config: &Config) -> crate::engine::Builder {
     let shards = u64::from(config.shards.count).max(2);
     let egress = EgressPolicy {
         allow_loopback: config.http.listen.ip().is_loopback() || config.push.allow_private,

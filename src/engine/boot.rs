@@ -7,9 +7,11 @@ use actix::{Actor, Addr};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::clock::{Clock, DurationMs};
-use crate::engine::data_dir::DataDir;
+use crate::store::data_dir::DataDir;
+use crate::engine::backup::{self, Backups};
 use crate::engine::disk::Disk;
 use crate::engine::error::StartError;
 use crate::engine::handle::{Duetime, KEEPING_MAX, Parts};
@@ -71,6 +73,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         wakes: Arc::new(WakeBoard::new(dir.shards())),
     };
     let registry = Arc::new(RwLock::new(None));
+    let registry_files = files.clone();
 
     let mut children = vec![
         registry_child(files, &book, &clock, &registry, &router, &disk),
@@ -125,10 +128,16 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         io: Mutex::new(Some(io)),
         files_open,
         dir: Mutex::new(Some(dir)),
+        files: Mutex::new(Some(registry_files)),
+        backups: Backups::default(),
+        admin_token: Uuid::new_v4().simple().to_string() + &Uuid::new_v4().simple().to_string(),
         disk,
         stopping,
     });
     engine.settle_in()?;
+    if let Some(plan) = options.backups {
+        backup::follow(&engine, plan).map_err(StartError::Threads)?;
+    }
     Ok(engine)
 }
 

@@ -1,6 +1,6 @@
 //! Why the engine did not do what was asked.
 
-use crate::engine::data_dir::DataDirError;
+use crate::store::data_dir::DataDirError;
 use crate::engine::disk::StorageFull;
 use crate::engine::registry::RegistryError;
 use crate::executor::ExecutorError;

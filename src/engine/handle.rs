@@ -16,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use crate::clock::{Clock, DurationMs, Now, WallMs};
-use crate::engine::data_dir::DataDir;
+use crate::store::data_dir::DataDir;
+use crate::engine::backup::Backups;
 use crate::engine::disk::Disk;
 use crate::engine::error::{EngineError, StartError};
 use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
-use crate::engine::registry::{RegistryActor, SharedBook};
+use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook};
 use crate::engine::reports::ask_patiently;
 use crate::executor::pull::PullDesk;
 use crate::ids::{ShardId, Slot};
@@ -78,6 +79,11 @@ pub(super) struct Parts {
     /// Dead once no shard's files are open any more.
     pub files_open: Weak<()>,
     pub dir: Mutex<Option<DataDir>>,
+    /// Where the registry stands, to be backed up; let go of before the directory is.
+    pub files: Mutex<Option<RegistryFiles>>,
+    pub backups: Backups,
+    /// What lets a request at the store; it stands in the directory's lock.
+    pub admin_token: String,
     pub disk: Arc<Disk>,
     pub stopping: CancellationToken,
 }

@@ -3,9 +3,9 @@
 //! [`Duetime`] is the embedded API; the HTTP routes, the command line and the demo are built on it and decide
 //! nothing of their own.
 
+pub mod backup;
 pub(crate) mod batch;
 mod boot;
-pub mod data_dir;
 pub mod disk;
 pub mod error;
 pub mod handle;

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::path::PathBuf;
 
 use crate::clock::{Clock, DurationMs};
+use crate::engine::backup::BackupPlan;
 use crate::engine::disk::RESERVE_BYTES;
 use crate::engine::error::StartError;
 use crate::engine::handle::Duetime;
@@ -26,6 +27,7 @@ pub struct Builder {
     pub(super) store: LocalOptions,
     pub(super) table: TableOptions,
     pub(super) reserve_bytes: u64,
+    pub(super) backups: Option<BackupPlan>,
     pub(super) egress: EgressPolicy,
     pub(super) handlers: HashMap<String, Handler>,
     pub(super) clock: Clock,
@@ -53,6 +55,7 @@ impl Default for Builder {
             store: LocalOptions::default(),
             table: TableOptions::default(),
             reserve_bytes: RESERVE_BYTES,
+            backups: None,
             egress: EgressPolicy {
                 allow_loopback: true,
                 allow_private: false,
@@ -124,6 +127,13 @@ impl Builder {
     #[must_use]
     pub fn reserve(mut self, bytes: u64) -> Self {
         self.reserve_bytes = bytes;
+        self
+    }
+
+    /// When backups are made by themselves.
+    #[must_use]
+    pub fn backups(mut self, plan: BackupPlan) -> Self {
+        self.backups = Some(plan);
         self
     }
 

@@ -118,10 +118,12 @@ impl Duetime {
         }
         // Cancels and completions work, and must not be sent elsewhere: the service is ready all the same.
         let full = self.disk().refuses;
-        let warnings = full.map(|full| format!("creates are refused: {full}"));
+        let full = full.map(|full| format!("creates are refused: {full}"));
+        let failure = self.plan_status().and_then(|plan| plan.failure);
+        let failure = failure.map(|why| format!("the last backup failed: {why}"));
         Readiness {
             problems,
-            warnings: warnings.into_iter().collect(),
+            warnings: full.into_iter().chain(failure).collect(),
         }
     }
 

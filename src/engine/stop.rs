@@ -39,6 +39,7 @@ impl Duetime {
             return;
         }
         self.parts.stopping.cancel();
+        self.parts.backups.stop();
         let until = Instant::now() + self.parts.grace.to_std();
         loop {
             let running = self.drain(false, until).await;
@@ -57,6 +58,7 @@ impl Duetime {
         while !self.has_ended() && Instant::now() < until {
             tokio::time::sleep(STOP_LOOK).await;
         }
+        drop(self.parts.files.lock().take());
         // Only now may another engine have the directory.
         drop(self.parts.dir.lock().take());
     }
@@ -64,7 +66,9 @@ impl Duetime {
     /// Whether every part has ended and no file is open any more.
     fn has_ended(&self) -> bool {
         let stopped = |child: &ChildStatus| child.state == ChildState::Stopped;
-        self.children().iter().all(stopped) && self.parts.files_open.strong_count() == 0
+        self.children().iter().all(stopped)
+            && self.parts.files_open.strong_count() == 0
+            && !self.parts.backups.is_busy()
     }
 
     /// How many attempts still run, as far as the shards answer before `until`.

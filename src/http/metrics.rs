@@ -119,6 +119,15 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
         "",
         [("", disk.upkeep_bytes as f64)],
     );
+    if let Some(last_good_at) = engine.plan_status().and_then(|plan| plan.last_good_at) {
+        let age = engine.now().wall.since(last_good_at);
+        page.gauge(
+            "backup_age_seconds",
+            "Time since the last good backup by plan was begun",
+            "",
+            [("", age.0 as f64 / 1000.0)],
+        );
+    }
     let steps = engine.clock_steps();
     let steps = [("forward", steps.forward), ("backward", steps.backward)];
     page.counter("clock_steps", "Steps of the wall clock", "direction", steps);

@@ -20,6 +20,7 @@ mod openapi;
 mod ops;
 mod resent;
 pub mod server;
+mod store;
 mod tasks;
 mod topics;
 mod verbs;
@@ -137,6 +138,11 @@ fn routes(config: &mut ServiceConfig) {
         .service(at("/v1/stats").route(web::get().to(ops::stats)))
         .service(at("/v1/shards").route(web::get().to(ops::shards)))
         .service(at("/v1/shards/{shard}/restart").route(web::post().to(ops::restart_shard)))
+        .service(
+            at("/v1/store/backup")
+                .route(web::get().to(store::backup_status))
+                .route(web::post().to(store::backup)),
+        )
         .service(at("/v1/actors").route(web::get().to(ops::actors)))
         .service(
             at("/livez")

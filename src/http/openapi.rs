@@ -4,7 +4,7 @@ use actix_web::web::ServiceConfig;
 use actix_web::{HttpRequest, HttpResponse};
 use utoipa::OpenApi;
 
-use crate::http::{batch, leases, metrics, ops, query, respond, tasks, topics, verbs};
+use crate::http::{batch, leases, metrics, ops, query, respond, store, tasks, topics, verbs};
 
 /// The document's source.
 #[derive(OpenApi)]
@@ -29,7 +29,7 @@ use crate::http::{batch, leases, metrics, ops, query, respond, tasks, topics, ve
         verbs::resolve_by_key, verbs::discard_by_key,
         leases::lease, leases::heartbeat, leases::complete, leases::fail, leases::snooze,
         topics::list, topics::get, topics::put, topics::delete, topics::pause, topics::resume,
-        ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, ops::actors, ops::livez, ops::readyz,
+        ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, store::backup, store::backup_status, ops::actors, ops::livez, ops::readyz,
         metrics::metrics
     )
 )]

@@ -67,6 +67,7 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
     let connections = Arc::new(Connections::default());
+    let address = bound.address;
     let workers = match options.workers {
         0 => std::thread::available_parallelism().map_or(2, usize::from),
         count => count,
@@ -90,6 +91,7 @@ pub async fn serve(
         .disable_signals()
         .listen(bound.listener)?
         .run();
+    engine.announce(address)?;
     let handle = server.handle();
     let serving = actix_web::rt::spawn(server);
     let watching = actix_web::rt::spawn(watch(

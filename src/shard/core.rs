@@ -19,6 +19,8 @@ mod hold;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use crate::clock::{DurationMs, MonoMs, Now, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, ShardId, TaskId};
 use crate::shard::audit::{AuditCounts, Auditor};
@@ -27,6 +29,7 @@ use crate::shard::place::{ARM_AHEAD, Place, Setting, Wheels, alarms_of};
 use crate::shard::query::{PageAsk, PagePart, Slim, TaskView, page};
 use crate::shard::shelf::FoldAlong;
 use crate::shard::slots::Slots;
+use crate::shard::snapshot::{Newer, Snapshot};
 use crate::shard::table::{CancelAsleep, Entry, TableOptions, TaskTable};
 use crate::store::chunk::{ChunkId, Fold, Folded, Memtable, ReadChunks};
 use crate::store::codec::decode_note;
@@ -42,13 +45,11 @@ pub const REPORT_MARGIN: DurationMs = DurationMs::secs(2);
 
 /// A step that has changed this much, in bytes of memory, is committed; more waits for the next. It keeps a commit
 /// quick to sync, and far below what one frame of the journal takes.
-const STEP_BYTES_MAX: usize = 4 * 1024 * 1024;
+const STEP_BYTES_MAX: usize = 1024 * 1024;
 
 /// About what a removal and a cancel of a sleeping task come to, in bytes.
 const REMOVAL_BYTES: usize = 32;
 const CANCEL_BYTES: usize = 128;
-/// Room that a batch begins with, for each task: what a plain one takes.
-const ROOM_BYTES: usize = 256;
 
 /// What a shard works with.
 #[derive(Clone, Debug)]
@@ -147,13 +148,20 @@ pub struct ShardCore {
     armed_wall: BTreeSet<Armed>,
     armed_steady: BTreeSet<Armed>,
     slots: Slots,
-    dirty: BTreeSet<TaskId>,
+    /// Changed or removed in this step; one may stand here twice.
+    dirty: Vec<TaskId>,
     dirty_bytes: usize,
+    /// What a task's record came to of late, in bytes.
+    record_bytes: usize,
     pub(super) auditor: Auditor,
     /// Chunks whose time has come, waiting to be opened.
     to_open: BTreeSet<(i64, ChunkId)>,
     /// Found when the shard was recovered, and set aside.
     damaged: Vec<String>,
+    /// Who waits for a snapshot.
+    wanted: Vec<oneshot::Sender<Snapshot>>,
+    /// Snapshots of the fold at work: handed out once it is durable.
+    taken: Vec<(oneshot::Sender<Snapshot>, Snapshot)>,
     effects: Vec<Effect>,
     more: bool,
     draining: bool,
@@ -175,11 +183,14 @@ impl ShardCore {
             armed_wall: BTreeSet::new(),
             armed_steady: BTreeSet::new(),
             slots,
-            dirty: BTreeSet::new(),
+            dirty: Vec::new(),
             dirty_bytes: 0,
+            record_bytes: 256,
             auditor: Auditor::default(),
             to_open: BTreeSet::new(),
             damaged: Vec::new(),
+            wanted: Vec::new(),
+            taken: Vec::new(),
             effects: Vec::new(),
             more: false,
             draining: false,
@@ -500,7 +511,7 @@ impl ShardCore {
     }
 
     fn forget(&mut self, id: TaskId) {
-        if let Some(Entry { task, place }) = self.table.read(id)
+        if let Some(Entry { task, place, .. }) = self.table.read(id)
             && self.table.is_alarmed(id)
         {
             for alarm in alarms_of(&task, place).into_iter().flatten() {
@@ -508,7 +519,7 @@ impl ShardCore {
             }
         }
         if self.table.remove(id).is_some() {
-            self.dirty.insert(id);
+            self.dirty.push(id);
             self.dirty_bytes += REMOVAL_BYTES;
         }
     }
@@ -562,7 +573,8 @@ impl ShardCore {
     /// The task is to be written at the end of this step.
     fn mark(&mut self, id: TaskId) {
         self.table.detach(id);
-        if self.dirty.insert(id) {
+        if self.table.mark(id) {
+            self.dirty.push(id);
             let weight = self.table.awake(id).map_or(0, |entry| entry.task.weight());
             self.dirty_bytes += weight;
         }
@@ -612,7 +624,7 @@ impl ShardCore {
 
     /// A task as it is shown, by id. One whose retention is over is not shown, even if its chunk is still there.
     pub fn view_of(&mut self, id: TaskId, now: Now) -> Option<TaskView> {
-        let Entry { task, place } = self.table.read(id)?;
+        let Entry { task, place, .. } = self.table.read(id)?;
         let is_over = task.state.is_ended() && task.expires.is_some_and(|at| at <= now.steady);
         (!is_over || self.table.awake(id).is_some()).then(|| self.view(&task, place, now))
     }
@@ -626,11 +638,42 @@ impl ShardCore {
     pub fn folded(&mut self, folded: Folded) {
         self.table.shelf_mut().folded(folded.chunks);
         self.more = true;
+        for (to, snapshot) in self.taken.drain(..) {
+            // Who wanted it may have gone.
+            let _ = to.send(snapshot);
+        }
+    }
+
+    /// The next fold begins as soon as it can; a snapshot of what it makes durable is sent to `to`.
+    pub fn want_snapshot(&mut self, to: oneshot::Sender<Snapshot>) {
+        self.wanted.push(to);
+    }
+
+    /// What is recent has just been frozen: with the chunks it is all there is.
+    fn take_snapshots(&mut self, table: &Arc<Memtable>, now: Now) {
+        for to in std::mem::take(&mut self.wanted) {
+            let shelf = self.table.shelf_mut();
+            let (pin, parts) = (shelf.pin(), shelf.parts());
+            let Some((parts, reader)) = parts else {
+                continue;
+            };
+            let snapshot = Snapshot {
+                steady: now.steady,
+                parts,
+                newer: Newer::Frozen(Arc::clone(table)),
+                notes: self.notes.all().collect(),
+                faults: Vec::new(),
+                reader,
+                _pin: Some(pin),
+            };
+            self.taken.push((to, snapshot));
+        }
     }
 
     /// Closes the step: what changed, as one batch, and what follows from it.
     pub fn close(&mut self, now: Now) -> Step {
-        let mut batch = Batch::with_room(now.steady, ROOM_BYTES * self.dirty.len());
+        let room = (self.record_bytes + self.record_bytes / 4) * self.dirty.len();
+        let mut batch = Batch::with_room(now.steady, room);
         self.dirty_bytes = 0;
         for id in std::mem::take(&mut self.dirty) {
             match self.table.awake(id) {
@@ -639,6 +682,9 @@ impl ShardCore {
                 // It can't be read, so nothing of it has changed.
                 None => {}
             }
+        }
+        if batch.len() > 0 {
+            self.record_bytes = (batch.bytes() / batch.len()).clamp(64, 4096);
         }
         self.table.write_cancels(&mut batch);
         self.notes.write_changes(&mut batch);
@@ -675,7 +721,13 @@ impl ShardCore {
         alarms.extend(self.table.move_some(now));
         let shelf = self.table.shelf_mut();
         self.more |= shelf.is_placing() || shelf.has_sparse();
-        shelf.wants_fold(now.mono).then(|| shelf.freeze(now.mono))
+        let is_wanted = !self.wanted.is_empty() && shelf.can_fold();
+        if !is_wanted && !shelf.wants_fold(now.mono) {
+            return None;
+        }
+        let fold = shelf.freeze(now.mono);
+        self.take_snapshots(&fold.table, now);
+        Some(fold)
     }
 }
 

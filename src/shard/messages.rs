@@ -17,6 +17,7 @@ use crate::shard::lease::{Lease, expires_at};
 use crate::shard::notes::{Resent, TooManyTombstones};
 use crate::shard::query::{PageAsk, PagePart, Shown, TaskView};
 use crate::shard::shelf::ShelfCounts;
+use crate::shard::snapshot::Snapshot;
 use crate::shard::table::Totals;
 use crate::store::Tombstone;
 use crate::task::event::{Applied, Event, Refusal};
@@ -685,5 +686,17 @@ impl Question for CountTasks {
             damaged: core.damaged().to_vec(),
             in_flight: core.in_flight(),
         }
+    }
+}
+
+/// A snapshot is wanted. It is sent on its own once a fold has made it durable; if the shard dies first, never.
+#[derive(Debug)]
+pub struct TakeSnapshot(pub oneshot::Sender<Snapshot>);
+
+impl Question for TakeSnapshot {
+    type Answer = ();
+
+    fn put(self, core: &mut ShardCore, _: Now) {
+        core.want_snapshot(self.0);
     }
 }

@@ -27,5 +27,6 @@ pub mod query;
 pub mod router;
 pub mod shelf;
 pub mod slots;
+pub mod snapshot;
 pub mod table;
 pub mod wakes;

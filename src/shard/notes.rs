@@ -122,6 +122,12 @@ impl Notes {
         }
     }
 
+    /// All notes, in no order.
+    pub fn all(&self) -> impl Iterator<Item = Note> + use<'_> {
+        let tombstones = self.tombstones.values().cloned().map(Note::Tombstone);
+        tombstones.chain(self.answers.values().cloned().map(Note::Answer))
+    }
+
     /// The tombstone that holds a key, if one does now.
     pub fn tombstone(&self, topic: &TopicName, key: &TaskKey, now: Now) -> Option<&Tombstone> {
         self.tombstones

@@ -17,13 +17,14 @@
 //! opened ahead of their time and kept packed until they were used, within [`OPEN_BYTES_MAX`].
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 
 use crate::clock::{DurationMs, MonoMs};
 use crate::ids::TaskId;
 use crate::shard::index::Home;
+use crate::shard::snapshot::{Part, Pin};
 use crate::store::chunk::{
     ChunkBody, ChunkId, ChunkIndex, Class, Entry, Fold, Marks, Mask, Memtable, PackedChunk,
     ReadChunks, Recent, full_mask,
@@ -192,6 +193,8 @@ pub struct Shelf {
     /// Handed to the fold at work, to be dropped.
     dropping: Vec<u32>,
     sparse: BTreeSet<u32>,
+    /// Somebody else reads the chunks that there are: none is dropped meanwhile.
+    pins: Weak<()>,
     open: HashMap<ChunkId, PackedChunk>,
     open_bytes: usize,
     /// The most lately used last.
@@ -223,6 +226,7 @@ impl Shelf {
             empty: BTreeSet::new(),
             dropping: Vec::new(),
             sparse: BTreeSet::new(),
+            pins: Weak::new(),
             open: HashMap::new(),
             open_bytes: 0,
             bodies: Vec::new(),
@@ -435,7 +439,7 @@ impl Shelf {
 
     /// Whether a fold should begin now.
     pub fn wants_fold(&self, now: MonoMs) -> bool {
-        if self.is_folding || !self.placing.is_empty() || self.folding.is_some() {
+        if !self.can_fold() {
             return false;
         }
         let since = MonoMs::since(now, self.folded_at);
@@ -444,10 +448,40 @@ impl Shelf {
             bytes.map(|meta| u64::from(meta.packed_bytes)).sum::<u64>()
         };
         let has_recent = !self.recent.tasks.is_empty() || !self.recent.notes.is_empty();
+        let can_drop = !self.empty.is_empty() && !self.is_pinned();
         self.recent.bytes >= self.options.fold_bytes
             || (since >= FOLD_AFTER && has_recent)
-            || (since >= TIDY_AT_LAST && !self.empty.is_empty())
-            || (since >= TIDY_AFTER && !self.empty.is_empty() && empty_bytes() >= TIDY_BYTES)
+            || (since >= TIDY_AT_LAST && can_drop)
+            || (since >= TIDY_AFTER && can_drop && empty_bytes() >= TIDY_BYTES)
+    }
+
+    /// Whether the fold before is through, and all of it is placed.
+    pub fn can_fold(&self) -> bool {
+        !self.is_folding && self.placing.is_empty() && self.folding.is_none()
+    }
+
+    /// From here on, until all pins are dropped, no chunk is.
+    pub fn pin(&mut self) -> Pin {
+        let pin = self.pins.upgrade().unwrap_or_default();
+        self.pins = Arc::downgrade(&pin);
+        Pin(pin)
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.pins.strong_count() > 0
+    }
+
+    /// The chunks with a record that lives, which of them are dead, and where to read them; with what
+    /// [`Shelf::freeze`] has just frozen it is all there is.
+    pub(super) fn parts(&self) -> Option<(Vec<Part>, Arc<dyn ReadChunks>)> {
+        let live = self.chunks().filter(|(_, meta)| meta.live() > 0);
+        let parts = live.map(|(_, meta)| Part {
+            id: meta.id,
+            class: meta.class,
+            dead: meta.dead,
+            live: meta.live(),
+        });
+        Some((parts.collect(), Arc::clone(self.reader.as_ref()?)))
     }
 
     /// How much folding a commit of so many bytes has to take along, so that memory stays bounded.
@@ -479,7 +513,9 @@ impl Shelf {
         };
         self.changed.clear();
         self.counts.folds += 1;
-        self.dropping = std::mem::take(&mut self.empty).into_iter().collect();
+        if !self.is_pinned() {
+            self.dropping = std::mem::take(&mut self.empty).into_iter().collect();
+        }
         let drop = self.dropping.iter().filter_map(|chunk| self.chunk(*chunk));
         Fold {
             drop: drop.map(|meta| meta.id).collect(),

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3Builder;
 
 use crate::clock::{DurationMs, MonoMs, Now};
-use crate::ids::TaskId;
+use crate::ids::{ById, TaskId};
 use crate::metrics::{Quantiles, Rate};
 use crate::shard::index::{Home, Index, Row, RowId, TopicNumber};
 use crate::shard::place::{Alarm, AlarmClock, Place, Setting, alarm_of_entry, alarms_of};
@@ -43,6 +43,8 @@ pub struct Entry {
     pub task: Arc<Task>,
     /// Where it stands.
     pub place: Place,
+    row: RowId,
+    is_dirty: bool,
 }
 
 /// Counts that only grow.
@@ -254,11 +256,11 @@ pub struct TaskTable {
     /// Of the store's key hashes.
     seed: u64,
     index: Index,
-    awake: Hashed<TaskId, Entry>,
+    awake: ById<Entry>,
     /// Woken in this step.
     touched: Vec<TaskId>,
     /// Laid beside sleeping records in this step, with the due time that each of them had.
-    cancels: Hashed<TaskId, (Cancel, i64)>,
+    cancels: ById<(Cancel, i64)>,
     /// Where the cancels are that stand beside records.
     overlays: Hashed<RowId, Home>,
     lines: Lines,
@@ -330,7 +332,20 @@ impl TaskTable {
 
     /// What is known of a task without its record.
     pub fn row(&self, id: TaskId) -> Option<Row> {
-        Some(self.index.row(self.index.find(id)?))
+        Some(self.index.row(self.number_of(id)?))
+    }
+
+    fn number_of(&self, id: TaskId) -> Option<RowId> {
+        match self.awake.get(&id) {
+            Some(entry) => Some(entry.row),
+            None => self.index.find(id),
+        }
+    }
+
+    /// A task that is awake has to be written; whether that was not known yet.
+    pub fn mark(&mut self, id: TaskId) -> bool {
+        let entry = self.awake.get_mut(&id);
+        entry.is_some_and(|entry| !std::mem::replace(&mut entry.is_dirty, true))
     }
 
     /// The row of this number, if a task stands in it.
@@ -388,6 +403,8 @@ impl TaskTable {
             Ok(task) => Some(Entry {
                 task: Arc::new(task),
                 place: row.place,
+                row: number,
+                is_dirty: false,
             }),
             Err(error) => {
                 self.note_fault(row.id, error);
@@ -579,7 +596,7 @@ impl TaskTable {
             Some(key) => key_hash(self.seed, &task.topic, key),
             None => 0,
         };
-        self.index.add(&Row {
+        let row = self.index.add(&Row {
             id: task.id,
             key_hash,
             topic,
@@ -593,8 +610,13 @@ impl TaskTable {
         });
         self.count(topic, task.state, 1);
         let id = task.id;
-        let task = Arc::new(task);
-        self.awake.insert(id, Entry { task, place });
+        let entry = Entry {
+            task: Arc::new(task),
+            place,
+            row,
+            is_dirty: false,
+        };
+        self.awake.insert(id, entry);
         self.touched.push(id);
     }
 
@@ -618,7 +640,7 @@ impl TaskTable {
         let (state, at_ms) = (task.state, at_of(task));
         let generation = u8::try_from(task.generation).ok();
         self.touched.push(id);
-        let number = self.index.find(id)?;
+        let number = entry.row;
         let before = self.index.row(number);
         self.index.change(number, |row| {
             row.state = state;
@@ -640,14 +662,14 @@ impl TaskTable {
 
     /// The alarms of a task are set, or none is.
     pub fn set_alarmed(&mut self, id: TaskId, is_alarmed: bool) {
-        if let Some(number) = self.index.find(id) {
+        if let Some(number) = self.number_of(id) {
             self.index.change(number, |row| row.is_alarmed = is_alarmed);
         }
     }
 
     /// The record of a task is to be written: what stood in a chunk counts no more.
     pub fn detach(&mut self, id: TaskId) {
-        let Some(number) = self.index.find(id) else {
+        let Some(number) = self.number_of(id) else {
             return;
         };
         let row = self.index.row(number);
@@ -751,10 +773,11 @@ impl TaskTable {
             };
             match change {
                 Change::Put(value) => {
-                    let (Some(entry), Some(number)) = (self.awake.get(&id), self.index.find(id))
-                    else {
+                    let Some(entry) = self.awake.get_mut(&id) else {
                         continue;
                     };
+                    entry.is_dirty = false;
+                    let number = entry.row;
                     let row = self.index.row(number);
                     let entry = ShelfEntry::with_key_hash(&entry.task, row.key_hash);
                     // One that came from a chunk, to be written but not moved, had no alarm of its own.

@@ -21,9 +21,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::{Xxh3Builder, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::ids::TaskId;
+use crate::ids::{ById, TaskId};
 use crate::limits::ARM_AHEAD;
 use crate::store::{RecordKey, StoreError};
 use crate::task::model::{Lane, State, Task};
@@ -201,7 +201,7 @@ pub struct Recent {
 #[derive(Default, Debug)]
 pub struct Memtable {
     /// Tasks that are there. One that was removed is in none.
-    pub tasks: HashMap<TaskId, Recent, Xxh3Builder>,
+    pub tasks: ById<Recent>,
     /// Tombstones and kept answers that changed; `None` where one is gone.
     pub notes: HashMap<RecordKey, Option<Bytes>>,
     /// What was written to the journal for it, in bytes.

@@ -20,6 +20,7 @@ pub mod chunk;
 pub mod codec;
 #[cfg(test)]
 mod conformance;
+pub mod data_dir;
 pub mod database;
 pub mod local;
 pub mod mem;

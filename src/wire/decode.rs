@@ -275,6 +275,11 @@ impl<'j> Node<'j, '_> {
         )
     }
 
+    /// Whether it is `null`, which is the same as absent.
+    pub fn is_null(&self) -> bool {
+        self.json == "null"
+    }
+
     /// Whether it is an object.
     pub fn is_object(&self) -> bool {
         self.json.starts_with('{')
@@ -361,6 +366,15 @@ impl<'j> Node<'j, '_> {
             );
             self.refuse("out_of_range", detail)
         })
+    }
+
+    /// A whole number with a sign.
+    pub fn signed(&self) -> Option<i64> {
+        if !self.is_number() {
+            return self.wrong_kind("a number");
+        }
+        let number = self.json.parse().ok();
+        number.or_else(|| self.refuse("out_of_range", "must be a whole number of 64 bits"))
     }
 
     /// A number in this range.

@@ -43,6 +43,7 @@ pub mod problem;
 pub mod retry;
 mod scan;
 pub mod task_in;
+pub mod task_line;
 pub mod task_out;
 pub mod time;
 pub mod topic;

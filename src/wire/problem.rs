@@ -52,6 +52,8 @@ codes! {
     NotJson = "not_json", 400, "not JSON";
     /// The request can't be read for another reason.
     Malformed = "malformed", 400, "malformed request";
+    /// The request lacks what it needs to be let in.
+    Forbidden = "forbidden", 403, "forbidden";
     /// No such task, topic, …
     NotFound = "not_found", 404, "not found";
     /// No such path.

@@ -123,7 +123,7 @@ pub(super) fn task_key(node: Node<'_, '_>) -> Option<TaskKey> {
     node.name(TaskKey::parse)
 }
 
-fn tags(node: Node<'_, '_>) -> Option<Vec<(String, String)>> {
+pub(super) fn tags(node: Node<'_, '_>) -> Option<Vec<(String, String)>> {
     node.entries(limits::TAGS_MAX, |name, node| {
         let value = node.text()?;
         let too_long = value.len() > limits::TAG_VALUE_BYTES_MAX;
@@ -148,7 +148,7 @@ fn tags(node: Node<'_, '_>) -> Option<Vec<(String, String)>> {
     })
 }
 
-fn facts(node: Node<'_, '_>) -> Option<RawJson> {
+pub(super) fn facts(node: Node<'_, '_>) -> Option<RawJson> {
     if !node.is_object() {
         return node.refuse("wrong_type", "must be an object");
     }

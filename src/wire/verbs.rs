@@ -10,7 +10,7 @@ use crate::task::When;
 use crate::task::history::{ErrorNote, note};
 use crate::task::model::PauseClock;
 use crate::task::spec::RawJson;
-use crate::wire::decode::{NO_FIELDS, Node, Object, Shape, decode_or_empty};
+use crate::wire::decode::{NO_FIELDS, Node, Object, Shape, decode, decode_or_empty};
 use crate::wire::due::{self, InLimits};
 use crate::wire::problem::Problem;
 use crate::wire::retry::CODE_BYTES_MAX;
@@ -256,6 +256,35 @@ pub(super) fn error(node: Node<'_, '_>) -> Option<ErrorNote> {
 /// Reads a text for people, and keeps as much of it as is kept of notes.
 fn kept_note(node: Node<'_, '_>) -> Option<String> {
     node.text().map(|text| note(&text))
+}
+
+/// Body of `POST /v1/store/backup`.
+#[derive(Debug, ToSchema)]
+pub struct BackupTo {
+    /// An absolute path on the service's machine, where nothing is yet.
+    #[schema(example = "/var/backups/duetime/monday")]
+    pub to: String,
+}
+
+/// Reads `{to}`.
+///
+/// # Errors
+/// 400, 422.
+pub fn backup_to(bytes: &[u8]) -> Result<String, Problem> {
+    const BACKUP: Shape = Shape {
+        fields: &["to"],
+        not_built: &[],
+    };
+    decode(bytes, |node| {
+        let body = node.object(&BACKUP)?;
+        body.required("to", |node| {
+            let path = node.line(limits::PATH_BYTES_MAX)?;
+            match path.starts_with('/') {
+                true => Some(path.into_owned()),
+                false => node.refuse("invalid_value", "must be an absolute path"),
+            }
+        })
+    })
 }
 
 /// Body of `cancel`.

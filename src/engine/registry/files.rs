@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::archive::backup::{TakeEntry, entries_of};
 use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::engine::registry::SharedBook;
 use crate::limits;
@@ -175,6 +176,16 @@ impl RegistryFiles {
     /// When they can't be read.
     pub fn audit(&self, limit: usize) -> Result<Vec<AuditLine>, StoreError> {
         self.with(|open| open.latest(limit))
+    }
+
+    /// Gives all entries, for a backup: the name of a tree, a key, a value.
+    ///
+    /// # Errors
+    /// When they can't be read, and what `take` returns.
+    pub fn entries(&self, take: &mut TakeEntry<'_>) -> Result<(), StoreError> {
+        // What `take` refuses is no fault of the database: it stays open.
+        let open = self.open.lock().clone().ok_or(StoreError::Poisoned)?;
+        entries_of(&open.db, take)
     }
 
     /// Works with the open database; an error closes it.

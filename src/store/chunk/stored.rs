@@ -250,6 +250,61 @@ impl PackedChunk {
     }
 }
 
+/// What can be had of a chunk that does not read back. Whoever takes something of it checks it: each record's own sum
+/// covers its task's id.
+impl ChunkIndex {
+    /// The ids that stand where those of a chunk of `count` records would.
+    pub fn salvage_ids(value: &[u8], count: usize) -> Vec<TaskId> {
+        let Some(start) = value.len().checked_sub(count * ENTRY_BYTES) else {
+            return Vec::new();
+        };
+        let entries = value[start..].chunks_exact(ENTRY_BYTES);
+        let ids = entries.filter_map(|entry| entry.first_chunk().copied());
+        ids.map(TaskId::from_bytes).collect()
+    }
+}
+
+impl PackedChunk {
+    /// What stands where its records would, as far as it unpacks.
+    pub fn salvage(&self) -> Vec<Bytes> {
+        let Some((header, packed)) = self.bytes.split_at_checked(BODY_HEADER_BYTES) else {
+            return Vec::new();
+        };
+        let length = header[SUM_END + 5..].first_chunk().copied();
+        let length = length.map_or(0, u32::from_le_bytes) as usize;
+        let content = match header[SUM_END] {
+            PLAIN => packed.to_vec(),
+            _ => {
+                let mut content = vec![0; length.min(CONTENT_BYTES_MAX)];
+                // As far as it gets: what comes behind stays zero, and is no record by its sum.
+                let _ = lz4_flex::block::decompress_into(packed, &mut content);
+                content
+            }
+        };
+        let content = Bytes::from(content);
+        let mut rest = Fields(&content);
+        let Ok(count) = rest.take().map(u16::from_le_bytes) else {
+            return Vec::new();
+        };
+        let count = usize::from(count).min(CHUNK_RECORDS_MAX);
+        let ends: Vec<usize> = (0..count)
+            .map_while(|_| rest.take().ok())
+            .map(|end| u32::from_le_bytes(end) as usize)
+            .collect();
+        let records = content.slice(content.len() - rest.0.len()..);
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        starts
+            .zip(&ends)
+            .map(
+                |(start, end)| match start <= *end && *end <= records.len() {
+                    true => records.slice(start..*end),
+                    false => Bytes::new(),
+                },
+            )
+            .collect()
+    }
+}
+
 /// Which of a chunk's values a sum is for.
 #[derive(Clone, Copy)]
 enum Part {

@@ -30,6 +30,7 @@
 //! Limits: one record at most [`RECORD_BYTES_MAX`], one batch what a journal's frame takes.
 
 mod folding;
+pub mod inspect;
 pub mod journal;
 #[cfg(test)]
 mod tests;
@@ -128,7 +129,7 @@ impl LocalHome {
         let home = shards.entry(shard).or_insert_with(|| {
             Arc::new(ShardHome {
                 shard,
-                path: self.data.join("shards").join(format!("{:03}", shard.0)),
+                path: path_of(&self.data, shard),
                 options: self.options.clone(),
                 open_journal: self.open_journal.clone(),
                 gate: EpochGate::default(),
@@ -141,6 +142,11 @@ impl LocalHome {
             _open: self.open.clone(),
         }
     }
+}
+
+/// Where a shard's files are.
+fn path_of(data: &Path, shard: ShardId) -> PathBuf {
+    data.join("shards").join(format!("{:03}", shard.0))
 }
 
 /// What all owners of one shard share.

@@ -23,7 +23,7 @@
 //!
 //! It knows nothing of the journal and of owners: who may write is its caller's business.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Display;
 use std::path::Path;
 
@@ -233,6 +233,28 @@ impl Tree {
             visit(id, index.map_err(|why| self.fault(id, why)));
         }
         Ok(())
+    }
+
+    /// All chunks that count, by an index or a part of a body.
+    pub(super) fn chunks(&self, checkpoint: &Checkpoint) -> Result<BTreeSet<ChunkId>, StoreError> {
+        let next = checkpoint.next_chunk;
+        let mut found = BTreeSet::new();
+        for range in [
+            index_key(ChunkId(0)).to_vec()..index_key(next).to_vec(),
+            body_key(ChunkId(0), 0).to_vec()..body_key(next, 0).to_vec(),
+        ] {
+            for key in self.db.range(range).keys() {
+                let key = key.map_err(|error| self.failed("read", error))?;
+                found.extend(key.get(..9).and_then(chunk_of));
+            }
+        }
+        Ok(found)
+    }
+
+    /// A chunk's index as it stands there.
+    pub(super) fn raw_index(&self, chunk: ChunkId) -> Result<Option<Bytes>, StoreError> {
+        let value = self.get(&index_key(chunk))?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
     /// Visits all notes.

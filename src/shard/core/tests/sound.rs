@@ -68,7 +68,7 @@ fn assert_lists(core: &mut ShardCore, ids: &[TaskId]) {
 fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
     let mut waiting: BTreeMap<Line, BTreeSet<(i64, TaskId)>> = BTreeMap::new();
     for id in ids {
-        let Entry { task, place } = core.table.read(*id).unwrap();
+        let Entry { task, place, .. } = core.table.read(*id).unwrap();
         let (task, place) = (&*task, &place);
         let pull = task.spec.action == Action::Pull;
         let suits = match task.state {
@@ -114,7 +114,7 @@ fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
 fn assert_homes(core: &mut ShardCore, ids: &[TaskId]) {
     for id in ids {
         let row = core.table.row(*id).unwrap();
-        let Entry { task, place } = core.table.read(*id).expect("each record reads back");
+        let Entry { task, place, .. } = core.table.read(*id).expect("each record reads back");
         let at = task.ended_at.unwrap_or(task.due.at);
         assert_eq!(
             (row.state, row.place, row.at_ms),
@@ -166,7 +166,7 @@ fn assert_alarms(core: &mut ShardCore, ids: &[TaskId]) {
         .chain(core.to_open.iter().map(|(_, chunk)| *chunk))
         .collect();
     for id in ids {
-        let Entry { task, place } = core.table.read(*id).unwrap();
+        let Entry { task, place, .. } = core.table.read(*id).unwrap();
         let [main, total] = alarms_of(&task, place);
         let row = core.table.row(*id).unwrap();
         if !row.is_alarmed {

@@ -1,0 +1,140 @@
+//! The store as a whole: backups, asked for by who can read the data directory's lock.
+//!
+//! The token in that file and an address of this machine are both needed. `duetime store backup` does all of it.
+
+use std::path::PathBuf;
+
+use actix_web::web::{Data, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::engine::backup::{BackupRefused, BackupStatus};
+use crate::http::answer::{Answer, problem_of};
+use crate::http::resent::once;
+use crate::http::{Api, BY, query, respond};
+use crate::wire;
+use crate::wire::problem::{Code, Problem};
+use crate::wire::time::Time;
+
+/// The header that carries the token.
+const TOKEN: &str = "duetime-admin-token";
+
+/// How far a backup is.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Backup)]
+pub struct BackupOut {
+    /// `running`, `done` or `failed`.
+    #[schema(value_type = String)]
+    state: &'static str,
+    /// The directory, once it is done.
+    to: String,
+    begun_at: Time,
+    ended_at: Option<Time>,
+    /// Tasks copied.
+    tasks: u64,
+    /// Tasks to copy, as far as is known.
+    tasks_total: u64,
+    /// How long its files are, once it is done.
+    bytes: Option<u64>,
+    /// Why it failed.
+    problem: Option<String>,
+}
+
+impl From<BackupStatus> for BackupOut {
+    fn from(status: BackupStatus) -> Self {
+        let (ended_at, made) = status.ended.unzip();
+        let (state, bytes, problem) = match made {
+            None => ("running", None, None),
+            Some(Ok(manifest)) => ("done", Some(manifest.bytes()), None),
+            Some(Err(why)) => ("failed", None, Some(why)),
+        };
+        Self {
+            state,
+            to: status.to.display().to_string(),
+            begun_at: Time(status.begun_at),
+            ended_at: ended_at.map(Time),
+            tasks: status.tasks,
+            tasks_total: status.tasks_total,
+            bytes,
+            problem,
+        }
+    }
+}
+
+/// Only for who can read the data directory's lock, on this machine.
+fn admit(req: &HttpRequest, api: &Api) -> Result<(), Problem> {
+    let own = req.app_config().local_addr().ip();
+    let is_here = req
+        .peer_addr()
+        .is_some_and(|peer| peer.ip().to_canonical().is_loopback() || peer.ip() == own);
+    let token = req.headers().get(TOKEN);
+    let has_token = token.is_some_and(|token| api.engine.is_admin_token(token.as_bytes()));
+    match is_here && has_token {
+        true => Ok(()),
+        false => Err(Problem::new(
+            Code::Forbidden,
+            format!(
+                "this is for who has the data directory: send the token of its LOCK file as `{TOKEN}`, from this machine"
+            ),
+        )),
+    }
+}
+
+/// Begins a backup of all tasks, topics and audit lines while the service runs. It is written aside, read back, and then
+/// has its name.
+#[utoipa::path(post, path = "/v1/store/backup", tag = "operate", operation_id = "begin_backup",
+    params(("duetime-admin-token" = String, Header, description = "the token in the data directory's LOCK file"),
+           ("Idempotency-Key" = Option<String>, Header, description = "the same key again gets the same answer")),
+    request_body = wire::verbs::BackupTo, responses(
+    (status = 202, description = "it is being made; GET tells how far it is", body = BackupOut),
+    (status = 403, description = "without the token, or from elsewhere", body = wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 409, description = "one is being made, or something is there", body = wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 422, description = "no absolute path", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn backup(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        admit(&req, &api)?;
+        let body = api.json(&req, payload).await?;
+        let to = PathBuf::from(wire::verbs::backup_to(&body)?);
+        let engine = api.engine.clone();
+        once(&api, &req, &body, move |_| async move {
+            let target = to.display().to_string();
+            let status = engine.begin_backup(to).map_err(|refused| match refused {
+                BackupRefused::InProgress(_) => {
+                    Problem::new(Code::InProgress, refused.to_string()).retry_after_s(5)
+                }
+                BackupRefused::Exists(_) => Problem::new(Code::Exists, refused.to_string()),
+                BackupRefused::Thread(_) => Problem::new(Code::Internal, refused.to_string()),
+                BackupRefused::Engine(error) => problem_of(&error),
+            })?;
+            if let Err(error) = engine.audit(BY, "store.backup", &target, "").await {
+                tracing::error!(%error, target, "audit line of a backup not written");
+            }
+            Ok(Answer::json(202, &BackupOut::from(status)))
+        })
+        .await
+    })
+    .await
+}
+
+/// The backup that is being made, else the last one since the start.
+#[utoipa::path(get, path = "/v1/store/backup", tag = "operate", operation_id = "backup_status",
+    params(("duetime-admin-token" = String, Header, description = "the token in the data directory's LOCK file")),
+    responses(
+    (status = 200, description = "how far it is", body = BackupOut),
+    (status = 403, description = "without the token, or from elsewhere", body = wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 404, description = "none was made since the start", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn backup_status(req: HttpRequest, api: Data<Api>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        admit(&req, &api)?;
+        let status = api.engine.backup_status();
+        let none = || Problem::new(Code::NotFound, "no backup was made since the start");
+        Ok(Answer::json(
+            200,
+            &BackupOut::from(status.ok_or_else(none)?),
+        ))
+    })
+    .await
+}

@@ -1,0 +1,496 @@
+//! `duetime store …` with the real binary: what is carried over is the same, and what goes wrong changes nothing.
+
+#[expect(dead_code, reason = "each file uses its part of it")]
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use support::service::{Service, command};
+use support::{SOON, until};
+
+fn store(arguments: &[&str]) -> Output {
+    let mut command = command(&["store"]);
+    let output = command.args(arguments).output();
+    output.expect("the binary can be started")
+}
+
+/// What a command says on standard output, if it succeeds.
+fn done(arguments: &[&str]) -> String {
+    let output = store(arguments);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {told}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// What a command says on standard error, if it fails.
+fn refused(arguments: &[&str]) -> String {
+    let output = store(arguments);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    String::from_utf8(output.stderr).expect("UTF-8")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of UTF-8")
+}
+
+/// A task without what passes, or depends on where it is.
+fn fixed_part(mut task: Value) -> Value {
+    for field in ["remaining_ms", "shard"] {
+        task.as_object_mut().expect("a task").remove(field);
+    }
+    task
+}
+
+/// All tasks as they are shown, with their logs and attempts.
+fn all(service: &Service) -> BTreeMap<String, (Value, Value, Value)> {
+    let tasks = service.list("limit=1000");
+    let whole = tasks.into_iter().map(|task| {
+        let id = task["id"].as_str().expect("an id").to_owned();
+        let part = |of: &str| service.get(&format!("/v1/tasks/{id}/{of}")).must(200);
+        let (log, attempts) = (part("log"), part("attempts"));
+        (id, (fixed_part(task), log, attempts))
+    });
+    whole.collect()
+}
+
+/// Tasks in every state that stays as it is.
+fn filled(service: &Service) {
+    let far = |n: usize| {
+        json!({"topic": "far", "key": format!("order-{n}"), "delay": format!("PT{}M", n + 60),
+               "payload": {"n": n}, "tags": {"region": "eu"}, "action": {"none": {}}})
+    };
+    let made = service.made_many(&(0..200).map(far).collect::<Vec<_>>());
+    for (n, task) in made.iter().enumerate().take(60) {
+        let (verb, body) = match n % 3 {
+            0 => ("cancel", json!({"reason": "paid"})),
+            1 => ("pause", json!({"clock": "freeze"})),
+            _ => ("reschedule", json!({"delay": "PT9H"})),
+        };
+        service.verb(verb, &task["id"], &body).must(200);
+    }
+    let fast = |n: usize| json!({"topic": "fast", "key": format!("k{n}"), "delay": "PT0S", "action": {"none": {}}});
+    for task in service.made_many(&(0..20).map(fast).collect::<Vec<_>>()) {
+        service.wait_state(&task["id"], "succeeded");
+    }
+    let pulled = service.made(&json!({"topic": "pull", "retry": {"fixed": "PT5H"}}));
+    let leases = service.lease("pull", 1, 5_000, "PT1M");
+    let failure = json!({"error": {"code": "busy", "message": "later"}});
+    service.say("fail", &leases[0], failure).must(200);
+    service.wait_state(&pulled["id"], "retrying");
+    let dead = service.made(&json!({"topic": "dead", "delay": "PT8H"}));
+    let failure = json!({"error": {"code": "no", "message": "never"}});
+    service.verb("fail", &dead["id"], &failure).must(200);
+    service
+        .put(
+            "/v1/topics/far",
+            &json!({"retention": {"cancelled": "P3D"}}),
+        )
+        .must(201);
+}
+
+#[test]
+fn a_backup_of_a_running_service_under_load_holds_all_that_was_answered_before_it() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (backup, restored) = (home.path().join("backup"), home.path().join("restored"));
+    let mut service = Service::start();
+    filled(&service);
+    let before = all(&service);
+    let (stop, created) = (AtomicBool::new(false), AtomicU64::new(0));
+    let answered = std::thread::scope(|scope| {
+        for worker in 0..2 {
+            let (service, stop, created) = (&service, &stop, &created);
+            scope.spawn(move || {
+                for n in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let key = format!("w{worker}-{n}");
+                    service.made(&json!({"topic": "load", "key": key, "delay": "PT5H"}));
+                    created.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        until("there is load", SOON, || {
+            (created.load(Ordering::Relaxed) > 50).then_some(())
+        });
+        let answered = created.load(Ordering::Relaxed);
+        let told = done(&[
+            "backup",
+            "--json",
+            "--data",
+            text(&service.data()),
+            text(&backup),
+        ]);
+        stop.store(true, Ordering::Relaxed);
+        let told: Value = serde_json::from_str(&told).expect("JSON");
+        assert!(
+            told["tasks"].as_u64() >= Some(before.len() as u64 + answered),
+            "{told}"
+        );
+        answered
+    });
+    let after: BTreeMap<String, Value> = service
+        .list("topic=load&limit=1000")
+        .into_iter()
+        .map(|task| (task["id"].to_string(), fixed_part(task)))
+        .collect();
+    service.terminate();
+    done(&[
+        "restore",
+        "--data",
+        text(&restored),
+        text(&backup),
+        "--shards",
+        "3",
+    ]);
+    let service = Service::with_data(restored.clone(), &[]);
+    let shards = service.get("/v1/shards").must(200);
+    assert_eq!(shards["items"].as_array().map(Vec::len), Some(3));
+    let (loaded, rest): (BTreeMap<_, _>, BTreeMap<_, _>) = all(&service)
+        .into_iter()
+        .partition(|(_, (task, ..))| task["topic"] == "load");
+    assert_eq!(rest, before);
+    assert!(
+        loaded.len() as u64 >= answered,
+        "{} of {answered}",
+        loaded.len()
+    );
+    for (_, (task, ..)) in loaded {
+        assert_eq!(after.get(&task["id"].to_string()), Some(&task));
+    }
+    let topic = service.get("/v1/topics/far").must(200);
+    assert_eq!(topic["retention"]["cancelled"], "P3D");
+    drop(service);
+    let told = refused(&["restore", "--data", text(&restored), text(&backup)]);
+    assert!(
+        told.contains("is a data directory already") && told.contains("--replace"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_backup_that_was_changed_is_refused_and_leaves_nothing() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (backup, restored) = (home.path().join("backup"), home.path().join("restored"));
+    let mut service = Service::start();
+    filled(&service);
+    service.terminate();
+    done(&["backup", "--data", text(&service.data()), text(&backup)]);
+    let told = refused(&["backup", "--data", text(&service.data()), text(&backup)]);
+    assert!(told.contains("is there already"), "{told}");
+    let file = backup.join("shard-000.records");
+    let mut bytes = std::fs::read(&file).expect("it is there");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, bytes).expect("it is written");
+    let told = refused(&["restore", "--data", text(&restored), text(&backup)]);
+    assert!(
+        told.contains("shard-000.records") && told.contains("wrong sum"),
+        "{told}"
+    );
+    let left: Vec<_> = std::fs::read_dir(&restored)
+        .expect("it was made")
+        .map(|entry| entry.expect("it reads").file_name())
+        .collect();
+    assert_eq!(left, ["LOCK"]);
+}
+
+#[test]
+fn what_was_exported_is_imported_as_it_was_and_a_wrong_line_changes_nothing() {
+    let home = tempfile::tempdir().expect("a directory");
+    let imported = home.path().join("imported");
+    let mut service = Service::start();
+    filled(&service);
+    let before = all(&service);
+    service.terminate();
+    let lines = done(&["export", "--data", text(&service.data())]);
+    assert_eq!(lines.lines().count(), before.len());
+    let file = home.path().join("tasks.ndjson");
+    std::fs::write(&file, &lines).expect("it is written");
+    done(&["import", "--data", text(&imported), text(&file)]);
+    let same = |data: &Path| {
+        let service = Service::with_data(data.to_owned(), &[]);
+        assert_eq!(all(&service), before);
+    };
+    same(&imported);
+
+    let told = refused(&["import", "--data", text(&imported), text(&file)]);
+    assert!(told.contains("is there already"), "{told}");
+    let of_far = lines.lines().find(|line| line.contains("\"far\""));
+    let moved = of_far.expect("a line").replace("\"far\"", "\"other\"");
+    std::fs::write(&file, format!("{lines}\n{moved}\n")).expect("it is written");
+    let told = refused(&[
+        "import",
+        "--skip-existing",
+        "--data",
+        text(&imported),
+        text(&file),
+    ]);
+    let number = before.len() + 2;
+    assert!(
+        told.contains(&format!("line {number}: ")) && told.contains("not one of its `topic`"),
+        "{told}"
+    );
+    std::fs::write(&file, format!("{lines}{{\"topic\": 5}}\n")).expect("it is written");
+    let told = refused(&[
+        "import",
+        "--data",
+        text(&home.path().join("new")),
+        text(&file),
+    ]);
+    assert!(
+        told.contains("/topic") && told.contains("must be a text"),
+        "{told}"
+    );
+    same(&imported);
+
+    std::fs::write(&file, &lines).expect("it is written");
+    let told = done(&[
+        "import",
+        "--json",
+        "--skip-existing",
+        "--data",
+        text(&imported),
+        text(&file),
+    ]);
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!(
+        (&told["tasks"], &told["skipped"]),
+        (&json!(0), &json!(before.len()))
+    );
+    same(&imported);
+}
+
+#[test]
+fn lines_come_through_a_pipe() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut service = Service::start();
+    filled(&service);
+    service.terminate();
+    let lines = done(&["export", "--data", text(&service.data())]);
+    let piped = home.path().join("piped");
+    let mut importing = command(&["store", "import", "--data", text(&piped), "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary can be started");
+    let mut pipe = importing.stdin.take().expect("it is piped");
+    pipe.write_all(lines.as_bytes()).expect("it reads them");
+    drop(pipe);
+    assert!(importing.wait().expect("it ends").success());
+    let again = done(&["export", "--data", text(&piped)]);
+    let sorted = |text: &str| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    assert_eq!(sorted(&again), sorted(&lines));
+}
+
+#[test]
+fn another_number_of_shards_has_the_same_tasks() {
+    let mut service = Service::with(&[("DUETIME_SHARDS__COUNT", "2")]);
+    filled(&service);
+    let before = all(&service);
+    for shards in ["5", "3"] {
+        service.terminate();
+        done(&[
+            "reshard",
+            "--data",
+            text(&service.data()),
+            "--shards",
+            shards,
+        ]);
+        service.start_again();
+        let found = service.get("/v1/shards").must(200);
+        let found = found["items"].as_array().map(Vec::len);
+        assert_eq!(
+            found.map(|count| count.to_string()).as_deref(),
+            Some(shards)
+        );
+        assert_eq!(all(&service), before);
+    }
+    // It goes on as it would have: keys are held, and what waits can be cancelled.
+    let again = json!({"topic": "far", "key": "order-100", "delay": "PT1H"});
+    service.post("/v1/tasks", &again).must(200);
+    service
+        .verb_by_key("cancel", "far", "order-100", &json!({}))
+        .must(200);
+}
+
+#[test]
+fn the_doctor_finds_damage_and_keeps_what_can_be_read() {
+    let mut service = Service::with(&[("DUETIME_SHARDS__COUNT", "2")]);
+    filled(&service);
+    let before = all(&service);
+    service.terminate();
+    let data = service.data();
+    let healthy = |when: &str| {
+        let told: Value = serde_json::from_str(&done(&["doctor", "--json", "--data", text(&data)]))
+            .expect("JSON");
+        assert_eq!(told["healthy"], true, "{when}: {told}");
+        told["shards"]
+            .as_array()
+            .expect("shards")
+            .iter()
+            .map(|shard| shard["tasks"].as_u64().expect("a number"))
+            .sum::<u64>()
+    };
+    assert_eq!(healthy("at first"), before.len() as u64);
+    done(&["reshard", "--data", text(&data), "--shards", "2"]);
+    assert_eq!(healthy("in chunks"), before.len() as u64);
+
+    // One byte of the first chunk's body, one of another's index.
+    let damage = |shard: &str, key: &[u8], at: usize| {
+        let path = data.join("shards").join(shard).join("wheel");
+        let db = sled::Config::new()
+            .path(path)
+            .segment_size(2 * 1024 * 1024)
+            .open();
+        let db = db.expect("it opens");
+        let (key, value) = db
+            .scan_prefix(key)
+            .next()
+            .expect("it is there")
+            .expect("it reads");
+        let mut value = value.to_vec();
+        let at = at.min(value.len() - 1);
+        value[at] ^= 1;
+        db.insert(key, value).expect("it is written");
+        db.flush().expect("it is written");
+    };
+    damage("000", b"c", usize::MAX);
+    damage("001", b"i", 3);
+    let output = store(&["doctor", "--json", "--data", text(&data)]);
+    assert_eq!(output.status.code(), Some(1));
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let findings = told["findings"].as_array().expect("findings");
+    assert_eq!(
+        (&told["healthy"], findings.len()),
+        (&json!(false), 2),
+        "{told}"
+    );
+    let again = store(&["doctor", "--json", "--data", text(&data)]);
+    assert_eq!(again.stdout, output.stdout, "it has changed nothing");
+    let told = refused(&["reshard", "--data", text(&data), "--shards", "3"]);
+    assert!(told.contains("doctor"), "{told}");
+
+    let told = done(&["doctor", "--json", "--repair", "--data", text(&data)]);
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    let aside = told["repaired"]["aside"].as_str().expect("a directory");
+    assert_eq!(std::fs::read_dir(aside).expect("it is there").count(), 4);
+    service.start_again();
+    let after = all(&service);
+    // A byte of the last record at most is lost, and nothing is changed.
+    assert!(
+        after.len() + 1 >= before.len(),
+        "{} of {}",
+        after.len(),
+        before.len()
+    );
+    for (id, task) in &after {
+        assert_eq!(before.get(id), Some(task));
+    }
+    service.terminate();
+    assert_eq!(healthy("after the repair"), after.len() as u64);
+}
+
+#[test]
+fn a_directory_in_use_is_refused_at_once_and_says_by_whom() {
+    let service = Service::start();
+    let data = service.data();
+    let data = text(&data);
+    for arguments in [
+        &["serve", "--listen", "127.0.0.1:0", "--data", data] as &[&str],
+        &["store", "export", "--data", data],
+        &["store", "doctor", "--data", data],
+        &["store", "reshard", "--shards", "3", "--data", data],
+    ] {
+        let begun = Instant::now();
+        let output = command(arguments)
+            .output()
+            .expect("the binary can be started");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(begun.elapsed() < Duration::from_secs(2), "{arguments:?}");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
+        let holder = format!("pid {}", service.process_id());
+        assert!(
+            told.contains("is in use by another process") && told.contains(&holder),
+            "{told}"
+        );
+        assert!(!told.contains("token"), "{told}");
+    }
+}
+
+#[test]
+fn a_backup_over_http_is_for_who_can_read_the_lock() {
+    let service = Service::start();
+    let home = tempfile::tempdir().expect("a directory");
+    let to = home.path().join("backup");
+    let ask = |token: &str, to: &str| {
+        let headers = [("duetime-admin-token", token)];
+        let body = json!({"to": to});
+        let reply = service.json("POST", "/v1/store/backup", &headers, &body);
+        reply.expect("an answer")
+    };
+    assert_eq!(
+        ask("guess", text(&to)).problem(),
+        (403, "forbidden".to_owned())
+    );
+    let status = service.get("/v1/store/backup");
+    assert_eq!(status.problem(), (403, "forbidden".to_owned()));
+    let lock = std::fs::read_to_string(service.data().join("LOCK")).expect("it is ours");
+    let token = lock.lines().find_map(|line| line.strip_prefix("token "));
+    let token = token.expect("a token");
+    assert_eq!(ask(token, "relative").status, 422);
+    assert_eq!(
+        ask(token, text(home.path())).status,
+        202,
+        "an empty directory may become one"
+    );
+    let ended = until("the backup has ended", SOON, || {
+        let headers = [("duetime-admin-token", token)];
+        let reply = service.send("GET", "/v1/store/backup", &headers, b"");
+        let told = reply.expect("an answer").must(200);
+        (told["state"] != "running").then_some(told)
+    });
+    assert_eq!(ended["state"], "done", "{ended}");
+    assert_eq!(
+        ask(token, text(home.path())).problem(),
+        (409, "exists".to_owned())
+    );
+}
+
+#[test]
+fn planned_backups_are_made_and_old_ones_go() {
+    let home = tempfile::tempdir().expect("a directory");
+    let dir = home.path().join("backups");
+    let service = Service::with(&[
+        ("DUETIME_BACKUP__EVERY", "PT1S"),
+        ("DUETIME_BACKUP__KEEP", "2"),
+        ("DUETIME_BACKUP__DIR", text(&dir)),
+    ]);
+    filled(&service);
+    let made = || {
+        let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+        names.sort_unstable();
+        names
+    };
+    let first = until("one is made", SOON, || made().first().cloned());
+    until("old ones have gone", SOON, || {
+        let made = made();
+        (made.len() >= 2 && !made.contains(&first)).then_some(())
+    });
+    let metrics = service.get("/metrics").text();
+    assert!(metrics.contains("duetime_backup_age_seconds"), "{metrics}");
+    let ready = service.get("/readyz").must(200);
+    assert_eq!(ready["warnings"], json!([]));
+}
