@@ -100,3 +100,37 @@ impl Random {
         (z ^ (z >> 31)) % end
     }
 }
+
+/// All files below a directory.
+pub fn files_of(path: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut files = Vec::new();
+    let mut left = vec![path.to_owned()];
+    while let Some(next) = left.pop() {
+        if next.is_dir() {
+            let entries = std::fs::read_dir(&next).expect("a directory that can be read");
+            left.extend(entries.map(|entry| entry.expect("an entry").path()));
+        } else {
+            files.push(next);
+        }
+    }
+    files
+}
+
+/// How many bytes a directory takes on the disk, in whole blocks: a file with a hole counts for what is in it.
+pub fn bytes_of(path: &std::path::Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let sizes = files_of(path)
+        .into_iter()
+        .filter_map(|file| file.metadata().ok());
+    sizes.map(|file| file.blocks() * 512).sum()
+}
+
+/// sled puts values that are too large into files of their own, which it never syncs: there must be none.
+pub fn assert_no_blobs(path: &std::path::Path) {
+    let is_blob = |file: &std::path::PathBuf| {
+        file.parent()
+            .is_some_and(|parent| parent.ends_with("blobs"))
+    };
+    let blobs: Vec<_> = files_of(path).into_iter().filter(is_blob).collect();
+    assert!(blobs.is_empty(), "{blobs:?}");
+}
