@@ -13,6 +13,9 @@
 //! Cost: O(1) per change; a key that many ended tasks had costs a look at each of them when it is asked for and has
 //! no live task. Rows stand in blocks, so growing copies nothing.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
 use hashbrown::HashTable;
 
 use crate::ids::TaskId;
@@ -204,6 +207,24 @@ fn hash_of_id(id: &[u8; 16]) -> u64 {
     u64::from_be_bytes([a, b, c, d, e, f, g, h]).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
+/// Key hashes are hashes already.
+#[derive(Clone, Copy, Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        debug_assert!(bytes.is_empty(), "only numbers are hashed");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// The index of a shard. See the module's header.
 #[derive(Default)]
 pub struct Index {
@@ -211,6 +232,8 @@ pub struct Index {
     by_id: HashTable<u32>,
     live_by_key: HashTable<u32>,
     ended_by_key: HashTable<u32>,
+    /// Of keys that had several ended tasks, the one that ended last: it may have been in the same millisecond.
+    ended_again: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
     /// The first row of each topic.
     heads: Vec<u32>,
 }
@@ -249,9 +272,12 @@ impl Index {
 
     /// The task with this key that ended last.
     pub fn ended_last(&self, key_hash: u64) -> Option<RowId> {
+        if let Some(row) = self.ended_again.get(&key_hash) {
+            return Some(RowId(*row));
+        }
         let rows = self.ended_by_key.iter_hash(key_hash).copied();
         let same = rows.filter(|row| self.rows.get(*row).key_hash() == key_hash);
-        // Of two that end in the same millisecond, the one that was created later.
+        // After a start, of two that ended in the same millisecond, the one that was created later.
         let last = same.max_by_key(|row| {
             let row = self.rows.get(*row).row();
             (row.at_ms, row.id)
@@ -305,8 +331,12 @@ impl Index {
             next: before.next,
             ..Packed::of(&changed)
         };
-        if before.has_ended() != packed.has_ended() && before.key_hash() != 0 {
-            self.take_key(row.0, before.has_ended());
+        let (had_ended, has_ended) = (before.has_ended(), packed.has_ended());
+        if had_ended != has_ended && before.key_hash() != 0 {
+            self.take_key(row.0, had_ended);
+            if has_ended && self.ended_last(before.key_hash()).is_some() {
+                self.ended_again.insert(before.key_hash(), row.0);
+            }
             self.add_key(row.0);
         }
         changed
@@ -366,6 +396,9 @@ impl Index {
 
     fn take_key(&mut self, row: u32, has_ended: bool) {
         let key_hash = self.rows.get(row).key_hash();
+        if has_ended && self.ended_again.get(&key_hash) == Some(&row) {
+            self.ended_again.remove(&key_hash);
+        }
         let table = match has_ended {
             true => &mut self.ended_by_key,
             false => &mut self.live_by_key,
@@ -518,6 +551,28 @@ mod tests {
             index.remove(numbers[last]);
         }
         assert_eq!(index.ended_last(77), None);
+    }
+
+    #[test]
+    fn of_two_that_end_in_the_same_millisecond_the_later_one_is_found() {
+        let mut index = Index::default();
+        let numbers: Vec<RowId> = (0..4)
+            .map(|n| {
+                index.add(&Row {
+                    key_hash: 77,
+                    ..row(n)
+                })
+            })
+            .collect();
+        for last in [2, 0, 3, 1] {
+            index.change(numbers[last], |row| {
+                row.state = State::Dead;
+                row.at_ms = 9;
+            });
+            assert_eq!(index.ended_last(77), Some(numbers[last]));
+        }
+        index.remove(numbers[1]);
+        assert_eq!(index.ended_last(77), Some(numbers[3]), "by id from here on");
     }
 
     #[test]
