@@ -469,6 +469,86 @@ fn a_backup_over_http_is_for_who_can_read_the_lock() {
 }
 
 #[test]
+fn what_a_kill_leaves_is_healthy_and_can_be_copied() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut service = Service::with(&[("DUETIME_STORE__CHECKPOINT_BYTES", "64KiB")]);
+    filled(&service);
+    let (service_, stop) = (&service, &AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for n in 0.. {
+                let body = json!({"topic": "load", "key": format!("k{n}"), "delay": "PT5H",
+                                  "payload": "x".repeat(2_000)});
+                let answered = service_.json("POST", "/v1/tasks", &[], &body);
+                if stop.load(Ordering::Relaxed) || answered.is_err() {
+                    return;
+                }
+                if n % 3 == 0 {
+                    let path = format!(
+                        "{}/cancel",
+                        support::client::key_path("load", &format!("k{n}"))
+                    );
+                    let _ = service_.json("POST", &path, &[], &json!({}));
+                }
+            }
+        });
+        until("it folds", SOON, || {
+            let shards = service_.get("/v1/shards").must(200);
+            let items = shards["items"].as_array().expect("shards");
+            let mut folds = items.iter().map(|shard| shard["store"]["folds"].as_u64());
+            folds.all(|folds| folds >= Some(5)).then_some(())
+        });
+        let killed = std::process::Command::new("kill")
+            .args(["-KILL", &service_.process_id().to_string()])
+            .status();
+        assert!(killed.is_ok_and(|status| status.success()));
+        stop.store(true, Ordering::Relaxed);
+    });
+    service.kill();
+    let told = done(&["doctor", "--json", "--data", text(&service.data())]);
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    let tasks = told["shards"].as_array().expect("shards").iter();
+    let tasks: u64 = tasks
+        .map(|shard| shard["tasks"].as_u64().expect("a number"))
+        .sum();
+    let backup = home.path().join("backup");
+    let copied = done(&[
+        "backup",
+        "--json",
+        "--data",
+        text(&service.data()),
+        text(&backup),
+    ]);
+    let copied: Value = serde_json::from_str(&copied).expect("JSON");
+    assert_eq!(copied["tasks"], tasks, "{told}");
+    service.start_again();
+    let before = all(&service);
+    service.terminate();
+    let restored = home.path().join("restored");
+    done(&["restore", "--data", text(&restored), text(&backup)]);
+    let service = Service::with_data(restored, &[]);
+    assert_eq!(all(&service), before);
+}
+
+#[test]
+fn a_planned_backup_that_fails_is_a_warning() {
+    let home = tempfile::tempdir().expect("a directory");
+    let file = home.path().join("file");
+    std::fs::write(&file, "in the way").expect("it is written");
+    let service = Service::with(&[
+        ("DUETIME_BACKUP__EVERY", "PT1S"),
+        ("DUETIME_BACKUP__DIR", text(&file)),
+    ]);
+    until("it warns", SOON, || {
+        let ready = service.get("/readyz").must(200);
+        let warning = ready["warnings"][0].as_str().unwrap_or_default();
+        warning
+            .starts_with("the last backup failed: ")
+            .then_some(())
+    });
+}
+
+#[test]
 fn planned_backups_are_made_and_old_ones_go() {
     let home = tempfile::tempdir().expect("a directory");
     let dir = home.path().join("backups");

@@ -42,7 +42,7 @@ const FLUSH_EVERY_MS: u64 = 1_000;
 /// What is in a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`FORMAT`].
+    /// Which format it is of: a reader refuses another.
     pub format: String,
     /// The version that wrote it.
     pub version: String,

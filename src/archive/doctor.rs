@@ -12,21 +12,18 @@
 //! A journal that is damaged in its midst is not repaired: what was acknowledged behind the damage is in doubt. Restore
 //! a backup, or ask somebody who can read the segment.
 //!
-//! Memory: about 24 bytes a task of a shard.
+//! Memory: about 50 bytes a task of the shards that are looked at side by side.
+
+mod repair;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::archive::reshard::{feed, latest_steady, settle};
-use crate::archive::sink::{Item, OnTaken, Sink};
-use crate::archive::{ArchiveError, Carried, Options, Progress, each_shard, side_by_side};
-use crate::clock::WallMs;
+use crate::archive::{ArchiveError, Options, Progress, side_by_side};
 use crate::ids::{ShardId, SlotMap, TaskId};
-use crate::shard::snapshot::Fault;
 use crate::store::chunk::{ChunkBody, ChunkId, ChunkIndex, Class, Entry, Mask};
 use crate::store::codec::{decode_cancel, decode_note, decode_task};
 use crate::store::data_dir::DataDir;
@@ -34,10 +31,10 @@ use crate::store::database::Database;
 use crate::store::local::inspect::Inspection;
 use crate::store::{Batch, Change, RecordKey, StoreError};
 
-/// Where what was damaged is kept.
-const ASIDE: &str = "aside";
 const CACHE_BYTES: u64 = 4 * 1024 * 1024;
 const FLUSH_EVERY_MS: u64 = 1_000;
+
+pub use repair::{Repaired, repair};
 
 /// How bad it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +103,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// Whether `--repair` helps against some of it.
+    pub fn is_repairable(&self) -> bool {
+        self.findings.iter().any(|found| found.then == REPAIR)
+    }
+
     /// Whether nothing is lost or wrong.
     pub fn is_healthy(&self) -> bool {
         let findings = &self.findings;
@@ -143,9 +145,9 @@ pub fn look(dir: &DataDir, options: &Options, progress: &Progress) -> Result<Rep
     let mut report = report.into_inner();
     look_at_registry(dir.path(), &mut report);
     report.shards.sort_by_key(|figures| figures.shard);
-    report
-        .findings
-        .sort_by_key(|found| found.severity == Severity::Note);
+    // The same store gives the same report, whichever shard was through first.
+    let order = |found: &Finding| (found.severity == Severity::Note, found.place.clone());
+    report.findings.sort_by_cached_key(order);
     Ok(report)
 }
 
@@ -214,7 +216,7 @@ struct Look<'a> {
     /// Tasks with a cancel in a chunk.
     cancelled: HashSet<TaskId>,
     /// Live keys.
-    keys: Vec<u64>,
+    keys: Vec<(u64, TaskId)>,
     /// What the journal says of tasks: the state, or that it is gone.
     newer: HashMap<TaskId, Option<Entry>>,
     /// Cancelled by the journal alone.
@@ -394,8 +396,7 @@ impl<'a> Look<'a> {
             self.whole.push(entry.id);
             let is_newer = self.newer.contains_key(&entry.id);
             if !is_newer && !entry.state.is_ended() && !self.cancelled_newer.contains(&entry.id) {
-                self.keys.push(entry.key_hash);
-                self.figures.live += 1;
+                self.keys.push((entry.key_hash, entry.id));
             }
         }
         Ok(())
@@ -443,31 +444,24 @@ impl<'a> Look<'a> {
         self.figures.tasks = self.whole.len() as u64 - replaced + added;
         for entry in newer.iter().flatten() {
             if !entry.state.is_ended() && !self.cancelled_newer.contains(&entry.id) {
-                self.keys.push(entry.key_hash);
-                self.figures.live += 1;
+                self.keys.push((entry.key_hash, entry.id));
             }
         }
-        let beside = self
-            .cancelled
-            .iter()
-            .filter(|id| !self.newer.contains_key(id));
-        self.figures.live -= beside.count() as u64;
-        // A cancelled task has left its key, and its entry does not say so.
-        if self.cancelled.is_empty() {
-            self.keys.sort_unstable();
-            let same = self
-                .keys
-                .windows(2)
-                .filter(|pair| pair[0] != 0 && pair[0] == pair[1]);
-            let same = same.count();
-            if same > 0 {
-                let what = format!("{same} keys have more than one live task");
-                self.error(
-                    "keys",
-                    what,
-                    "cancel all but one of each: `duetime task list --key …` shows them",
-                );
-            }
+        // The entry of a task with a cancel beside it still says that it lives.
+        let beside = |id: &TaskId| self.cancelled.contains(id) && !self.newer.contains_key(id);
+        self.keys.retain(|(_, id)| !beside(id));
+        self.figures.live = self.keys.len() as u64;
+        self.keys.sort_unstable();
+        let pairs = self.keys.windows(2);
+        let same = pairs.filter(|pair| pair[0].0 != 0 && pair[0].0 == pair[1].0);
+        let same: Vec<TaskId> = same.map(|pair| pair[1].1).collect();
+        for id in same {
+            let place = format!("task {id}");
+            self.error(
+                place,
+                "another live task has its key",
+                "cancel one of them: `duetime task list --topic … --key …` shows both",
+            );
         }
     }
 }
@@ -500,139 +494,4 @@ fn record_flaw(entry: &Entry, value: &[u8], seed: u64) -> Option<String> {
         Ok(_) => Some(format!("task {}: its entry says something else", entry.id)),
         Err(why) => Some(format!("task {}: {why}", entry.id)),
     }
-}
-
-// ---------------------------------------------------------------- repair
-
-/// What a repair did.
-#[derive(Clone, Debug)]
-pub struct Repaired {
-    /// Tasks and notes that are there now.
-    pub carried: Carried,
-    /// Records that were got out of damaged chunks.
-    pub salvaged: u64,
-    /// Where the rest is kept; `None` when there was nothing.
-    pub aside: Option<PathBuf>,
-    /// What did not read back.
-    pub faults: Vec<Fault>,
-}
-
-/// A damaged chunk's records that are right by their own sums.
-type Salvaged = HashMap<ShardId, Vec<(TaskId, Bytes)>>;
-
-/// Rebuilds all shards from what reads back.
-///
-/// # Errors
-/// When a journal is damaged, or the disk refuses; the directory is as it was.
-pub fn repair(
-    dir: &mut DataDir,
-    now: WallMs,
-    options: &Options,
-    progress: &Progress,
-) -> Result<Repaired, ArchiveError> {
-    let aside = dir
-        .path()
-        .join(ASIDE)
-        .join(now.to_string().replace(':', ""));
-    let salvaged = Mutex::new(Salvaged::new());
-    side_by_side(options.threads, dir.shards().into(), |number| {
-        let shard = ShardId(number as u16);
-        let found = salvage(dir.path(), shard, &aside, options)?;
-        salvaged.lock().insert(shard, found);
-        Ok(())
-    })?;
-    let salvaged = salvaged.into_inner();
-    let place = dir.build()?;
-    let rebuilt = (|| {
-        let steady = latest_steady(dir, options)?;
-        // A task may be there twice when marks are lost: the newer record comes first, and counts.
-        let sink = Sink::begin(&place, dir.shards(), steady, OnTaken::Skip, options)?;
-        let count = Mutex::new(0);
-        let fed = each_shard(dir, options, |shard, snapshot| {
-            progress.add_total(snapshot.tasks());
-            let mut feeder = sink.feeder();
-            feed(&snapshot, &mut feeder, progress)?;
-            let (cancels, _) = snapshot.cancels()?;
-            for (id, value) in salvaged.get(&shard).into_iter().flatten() {
-                let resolved = snapshot.resolve(*id, value.clone(), cancels.get(id));
-                // Its own sum was right; a cancel's that is not is a fault that was noted.
-                let Ok(Some(value)) = resolved else { continue };
-                *count.lock() += 1;
-                feeder.put(Item::Task {
-                    id: *id,
-                    value,
-                    line: 0,
-                })?;
-            }
-            feeder.flush()
-        });
-        let carried = settle(fed, sink)?;
-        Ok::<_, ArchiveError>((carried, count.into_inner()))
-    })();
-    match rebuilt {
-        Ok((carried, salvaged)) => {
-            let shards = dir.shards();
-            dir.swap(shards)?;
-            Ok(Repaired {
-                carried,
-                salvaged,
-                aside: aside.is_dir().then_some(aside),
-                faults: progress.faults(),
-            })
-        }
-        Err(error) => {
-            dir.give_up()?;
-            Err(error)
-        }
-    }
-}
-
-/// The records of a shard's damaged chunks that can still be read. The chunks are copied aside as they are.
-fn salvage(
-    data: &Path,
-    shard: ShardId,
-    aside: &Path,
-    options: &Options,
-) -> Result<Vec<(TaskId, Bytes)>, ArchiveError> {
-    let inspection = Inspection::open(data, shard, &options.store)?;
-    let masks = inspection.masks(&mut |_, _| {})?;
-    let mut salvaged = Vec::new();
-    for chunk in inspection.chunks()? {
-        let dead = masks.get(&chunk).copied().unwrap_or_default();
-        if dead == Mask::MAX {
-            continue;
-        }
-        match read_chunk(&inspection, chunk) {
-            Ok(_) => continue,
-            Err(StoreError::Corrupt { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let index = inspection.raw_index(chunk)?.unwrap_or_default();
-        let body = match inspection.body(chunk) {
-            Ok(body) => Some(body),
-            Err(StoreError::Corrupt { .. }) => None,
-            Err(error) => return Err(error.into()),
-        };
-        let name = format!("shard-{:03}-chunk-{}", shard.0, chunk.0);
-        keep(aside, &format!("{name}.index"), &index)?;
-        let Some(body) = body else { continue };
-        keep(aside, &format!("{name}.body"), &body.bytes)?;
-        let records = body.salvage();
-        let ids = ChunkIndex::salvage_ids(&index, records.len());
-        let live = ids.into_iter().zip(records).enumerate();
-        let live = live.filter(|(place, _)| dead >> place & 1 == 0);
-        salvaged.extend(
-            live.map(|(_, record)| record)
-                .filter(|(id, value)| decode_task(*id, value).is_ok()),
-        );
-    }
-    Ok(salvaged)
-}
-
-fn keep(aside: &Path, name: &str, bytes: &[u8]) -> Result<(), ArchiveError> {
-    fs::create_dir_all(aside).map_err(ArchiveError::io("create", aside))?;
-    let path = aside.join(name);
-    fs::write(&path, bytes)
-        .and_then(|()| fs::File::open(&path)?.sync_all())
-        .map_err(ArchiveError::io("write", &path))
 }

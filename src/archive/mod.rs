@@ -225,9 +225,10 @@ fn each_shard(
     options: &Options,
     work: impl Fn(ShardId, Snapshot) -> Result<(), ArchiveError> + Sync,
 ) -> Result<(), ArchiveError> {
-    let home = LocalHome::new(dir.path(), options.store.clone());
     side_by_side(options.threads, dir.shards().into(), |number| {
         let shard = ShardId(number as u16);
+        // Each shard's database is closed, and its memory given back, before the next is opened.
+        let home = LocalHome::new(dir.path(), options.store.clone());
         let mut store = home.store(shard);
         let snapshot = Snapshot::of_store(&mut store)?;
         work(shard, snapshot)

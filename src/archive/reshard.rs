@@ -43,9 +43,9 @@ pub fn reshard(
 
 /// The latest steady time that any shard has committed.
 pub(super) fn latest_steady(dir: &DataDir, options: &Options) -> Result<SteadyMs, ArchiveError> {
-    let home = LocalHome::new(dir.path(), options.store.clone());
     let mut latest = SteadyMs(0);
     for shard in 0..dir.shards() {
+        let home = LocalHome::new(dir.path(), options.store.clone());
         latest = latest.max(home.store(ShardId(shard)).begin()?.steady);
     }
     Ok(latest)

@@ -28,7 +28,7 @@ use crate::ids::{ShardEpoch, ShardId, Slot, SlotMap, TaskId};
 use crate::shard::snapshot::record_of;
 use crate::store::chunk::{Entry, Fold, Marks, Memtable, Recent};
 use crate::store::codec::decode_task;
-use crate::store::local::{LocalHome, LocalStore};
+use crate::store::local::{LocalHome, LocalOptions, LocalStore};
 use crate::store::{Batch, Note, ShardStore, Tended};
 
 /// Items that are handed over at a time.
@@ -37,6 +37,9 @@ const BATCH: usize = 256;
 const WAITING_MAX: usize = 16;
 /// All tables of a maker are folded at so many bytes together.
 const TABLES_BYTES: usize = 32 * 1024 * 1024;
+/// sled's cache, of all shards together; nothing is read while they are made.
+const CACHE_BYTES: u64 = 32 * 1024 * 1024;
+const CACHE_BYTES_MIN: u64 = 1024 * 1024;
 /// What a record takes in a table beside its value.
 const RECORD_BYTES: usize = 200;
 
@@ -99,6 +102,10 @@ impl Sink {
     ) -> Result<Self, ArchiveError> {
         let slots = Arc::new(SlotMap::new(shards));
         let makers = options.threads.clamp(1, usize::from(shards).max(1));
+        let store = LocalOptions {
+            cache_bytes: (CACHE_BYTES / u64::from(shards.max(1))).max(CACHE_BYTES_MIN),
+            ..options.store.clone()
+        };
         let mut sink = Self {
             slots,
             makers: Vec::new(),
@@ -106,7 +113,7 @@ impl Sink {
         };
         for number in 0..makers {
             let (way, incoming) = sync_channel(WAITING_MAX);
-            let home = LocalHome::new(place, options.store.clone());
+            let home = LocalHome::new(place, store.clone());
             let maker = Maker {
                 slots: Arc::clone(&sink.slots),
                 home,

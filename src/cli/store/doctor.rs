@@ -93,8 +93,10 @@ fn tell(
     out.flush()?;
     let failure = Failure::new("something is wrong with what is stored");
     Err(match repaired {
-        None => failure.then("make a copy of the directory first, then look again with --repair"),
-        Some(_) => failure.then("restore a backup"),
+        None if report.is_repairable() => {
+            failure.then("make a copy of the directory first, then look again with --repair")
+        }
+        _ => failure.then("restore a backup"),
     })
 }
 

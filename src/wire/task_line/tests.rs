@@ -1,9 +1,16 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use std::sync::Arc;
+
 use super::*;
+use crate::clock::{DurationMs, WallMs};
+use crate::ids::{Slot, TaskId};
+use crate::limits;
 use crate::task::retry::Backoff;
+use crate::task::spec::{Action, RawJson};
 use crate::testing::arbitrary::{a_task, golden_task, plain_task};
+use crate::wire::problem::Problem;
 use crate::wire::tests::refused;
 
 /// The last millisecond that a line can name: the end of the year 9999, less a day.

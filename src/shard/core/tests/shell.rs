@@ -18,6 +18,7 @@ use crate::ids::{ShardEpoch, Slot};
 use crate::shard::create::Creation;
 use crate::shard::lease::Lease;
 use crate::shard::shelf::ShelfOptions;
+use crate::shard::snapshot::{Found, Snapshot};
 use crate::shard::table::cancel_record;
 use crate::store::codec::{decode_cancel, decode_note, decode_task, encode_task};
 use crate::store::mem::{MemDisk, MemStore};
@@ -63,6 +64,8 @@ pub struct Shell {
     witness: Witness,
     fuse: Option<u32>,
     created: u64,
+    copy: Option<Copied>,
+    steps: u32,
 }
 
 pub fn topic(name: &str) -> TopicName {
@@ -99,6 +102,8 @@ impl Shell {
             witness: Witness::default(),
             fuse: None,
             created: 0,
+            copy: None,
+            steps: 0,
         }
     }
 
@@ -219,6 +224,7 @@ impl Shell {
     fn take_step(&mut self, now: Now) -> Result<(), Died> {
         loop {
             self.core.advance(now);
+            self.begin_copy();
             let step = self.core.close(now);
             self.may_die()?;
             if let Some(mut batch) = step.batch {
@@ -231,11 +237,13 @@ impl Shell {
             }
             if let Some(fold) = step.fold {
                 self.store.fold(self.epoch, fold).unwrap();
+                self.copy_is_of(now);
             }
             self.may_die()?;
             if let Tended::Folded(folded) = self.store.tend(self.epoch, 0).unwrap() {
                 self.core.folded(folded);
             }
+            self.read_copy();
             for effect in step.effects {
                 self.perform(effect);
             }
@@ -291,6 +299,45 @@ impl Shell {
         }
     }
 
+    // ------------------------------------------------------------ a copy, now and then
+
+    /// Wants one every few steps, and lets go of it a little later.
+    fn begin_copy(&mut self) {
+        self.steps += 1;
+        if self.steps.is_multiple_of(COPY_EVERY) {
+            let (to, taken) = oneshot::channel();
+            self.core.want_snapshot(to);
+            let old = self.copy.replace(Copied {
+                taken,
+                of: None,
+                snapshot: None,
+            });
+            drop(old);
+        } else if self.steps.is_multiple_of(COPY_HELD) {
+            self.copy = None;
+        }
+    }
+
+    /// A fold has begun: if a copy is wanted it is of all that is committed now.
+    fn copy_is_of(&mut self, now: Now) {
+        if let Some(copy) = &mut self.copy
+            && copy.of.is_none()
+        {
+            copy.of = Some((self.disk.tasks(), now));
+        }
+    }
+
+    /// What is copied is what was there, however often it is read while the shard goes on.
+    fn read_copy(&mut self) {
+        let Some(copy) = &mut self.copy else { return };
+        if let Ok(snapshot) = copy.taken.try_recv() {
+            copy.snapshot = Some(snapshot);
+        }
+        if let (Some(snapshot), Some((tasks, now))) = (&copy.snapshot, &copy.of) {
+            assert_eq!(read(snapshot, *now), unexpired(tasks.clone(), *now));
+        }
+    }
+
     // ------------------------------------------------------------ death
 
     /// The process ends after so many more points at which it may.
@@ -325,6 +372,13 @@ impl Shell {
         let now = self.now();
         let book = Arc::new(self.book.clone());
         self.mem.crash();
+        self.copy = None;
+        let at_rest = Snapshot::of_store(&mut self.mem.store()).unwrap();
+        assert_eq!(
+            read(&at_rest, now),
+            unexpired(self.disk.tasks(), now),
+            "at rest"
+        );
         (self.core, self.store, self.epoch) =
             recovered(&self.mem, &self.options, book, &self.clock);
         self.disk.forget_expired(now);
@@ -559,6 +613,40 @@ pub fn finish(task: TaskId, event: Event) -> FinishAttempt {
         event,
         by: "test".to_owned(),
     }
+}
+
+/// Steps from one copy to the next, and for how many it is not held.
+const COPY_EVERY: u32 = 12;
+const COPY_HELD: u32 = 8;
+
+/// A snapshot that was asked for.
+struct Copied {
+    taken: oneshot::Receiver<Snapshot>,
+    /// What is to be in it, and as of when.
+    of: Option<(Vec<Task>, Now)>,
+    snapshot: Option<Snapshot>,
+}
+
+/// All that a snapshot gives, each task once.
+fn read(snapshot: &Snapshot, now: Now) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    snapshot
+        .visit(&mut |found| match found {
+            Found::Task(id, value) => {
+                tasks.push(decode_task(id, &value).unwrap());
+                Ok::<_, StoreError>(())
+            }
+            Found::Damaged(fault) => panic!("{fault:?}"),
+        })
+        .unwrap();
+    unexpired(tasks, now)
+}
+
+/// Whether what has expired is there still is nobody's business.
+fn unexpired(mut tasks: Vec<Task>, now: Now) -> Vec<Task> {
+    tasks.retain(|task| !task.state.is_ended() || task.expires.is_none_or(|at| at > now.steady));
+    tasks.sort_by_key(|task| task.id);
+    tasks
 }
 
 /// What was committed.
