@@ -13,12 +13,15 @@
 //!
 //! Without `--url` the service is one of this process, on a directory that is removed afterwards; memory and
 //! disk per pending task are measured first, while the process is fresh.
+//!
+//! `duetime bench store` measures the engine alone, without HTTP and with many more tasks: see [`store`].
 
 mod load;
 mod machine;
 mod measures;
 mod report;
 mod site;
+mod store;
 mod traffic;
 
 use std::io::{self, Write};
@@ -31,12 +34,15 @@ use url::Url;
 use super::Failure;
 use machine::Machine;
 use measures::{Bench, Scale};
-use report::Report;
+use report::{Report, name_of};
 use site::Site;
 
 /// Measures the service on this machine: rates, lateness, memory and disk, each beside its limit.
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    of: Option<Of>,
     /// Measure a running service instead of one of this process; its `bench.…` topics keep the tasks
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     url: Option<Url>,
@@ -53,6 +59,18 @@ pub struct Args {
     #[arg(long, value_name = "DIR", conflicts_with = "url")]
     dir: Option<PathBuf>,
 }
+
+/// What is measured instead of the service.
+#[derive(clap::Subcommand, Debug)]
+enum Of {
+    /// Measure the engine alone, with many tasks: commits, creates, memory, disk, restart, cancels, a burst
+    #[command(after_help = "Example:\n  duetime bench store --tasks 10000000 --data /var/tmp")]
+    Store(store::Args),
+}
+
+/// What has to be known of all figures.
+const NOTE: &str = "the load generator and the receiver of the pushes share the cores with the service, in a figure as \
+                    in its peer";
 
 fn parse_url(text: &str) -> Result<Url, String> {
     let told = "an address looks like http://127.0.0.1:7420; only plain HTTP is measured";
@@ -87,12 +105,6 @@ enum Measure {
 }
 
 impl Measure {
-    fn name(self) -> String {
-        self.to_possible_value()
-            .map(|value| value.get_name().to_owned())
-            .unwrap_or_default()
-    }
-
     /// What is measured for this command line, in the order in which it is done: memory while the process is
     /// fresh, and what a figure is set against before the figure.
     fn plan(only: &[Self]) -> Vec<Self> {
@@ -112,12 +124,21 @@ impl Measure {
 /// When the service can't be started or reached, or answers anything but what was expected; the figures so far
 /// are shown all the same.
 pub fn run(args: Args, json: bool) -> Result<(), Failure> {
+    if let Some(Of::Store(args)) = args.of {
+        return store::run(args, json);
+    }
     let (report, ended) = actix_web::rt::System::new().block_on(async {
         tokio::select! {
             measured = bench(&args) => measured,
             _ = tokio::signal::ctrl_c() => Err(Failure::new("stopped by ctrl-c")),
         }
     })?;
+    show(&report, json)?;
+    ended
+}
+
+/// Shows the figures to people, or to machines.
+fn show<M: ValueEnum + Copy + Ord>(report: &Report<M>, json: bool) -> Result<(), Failure> {
     let text = if json {
         format!("{:#}\n", report.json())
     } else {
@@ -125,11 +146,19 @@ pub fn run(args: Args, json: bool) -> Result<(), Failure> {
     };
     io::stdout()
         .write_all(text.as_bytes())
-        .map_err(Failure::of_output)?;
-    ended
+        .map_err(Failure::of_output)
 }
 
-async fn bench(args: &Args) -> Result<(Report, Result<(), Failure>), Failure> {
+/// Where the run stands, on standard error.
+fn progress(steps: usize) -> ProgressBar {
+    let bar = ProgressBar::new(steps as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len} {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+async fn bench(args: &Args) -> Result<(Report<Measure>, Result<(), Failure>), Failure> {
     let scale = if args.quick {
         Scale::quick(args.pending)
     } else {
@@ -139,16 +168,13 @@ async fn bench(args: &Args) -> Result<(Report, Result<(), Failure>), Failure> {
         Some(url) => Site::elsewhere(url).await?,
         None => Site::own(args.dir.as_deref()).await?,
     };
-    let mut report = Report::new(Machine::look(), site.words());
+    let mut report = Report::new(Machine::look(), site.words(), NOTE);
     let plan = Measure::plan(&args.only);
-    let bar = ProgressBar::new(plan.len() as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len} {msg}") {
-        bar.set_style(style);
-    }
+    let bar = progress(plan.len());
     let mut bench = Bench::new(site, scale);
     let mut ended = Ok(());
     for measure in plan {
-        bar.set_message(measure.name());
+        bar.set_message(name_of(measure));
         match bench.take(measure).await {
             Ok(lines) => report.add(measure, lines),
             Err(failure) => {
@@ -200,6 +226,8 @@ mod tests {
             "--url https://127.0.0.1:7420",
             "--url http://127.0.0.1:7420/v1",
             "--url http://127.0.0.1:7420 --dir /tmp",
+            "store --tasks 0",
+            "--only disk store",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

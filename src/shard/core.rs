@@ -347,7 +347,9 @@ impl ShardCore {
         };
         // What sleeps in a chunk and stays as it is goes on without an alarm of its own.
         if applied != Applied::Unchanged || self.table.is_alarmed(id) {
-            self.keep_in_step(id, state, next.fire_ms, place, alarms, now);
+            let is_written = matches!(applied, Applied::Changed | Applied::ChangedAndStop(_));
+            let before = (state, next.fire_ms, place, alarms);
+            self.keep_in_step(id, before, is_written, now);
         }
         match applied {
             Applied::Unchanged | Applied::InMemory => {}
@@ -375,10 +377,8 @@ impl ShardCore {
     fn keep_in_step(
         &mut self,
         id: TaskId,
-        state: State,
-        fire_ms: i64,
-        place: Place,
-        alarms: [Option<Setting>; 2],
+        (state, fire_ms, place, alarms): (State, i64, Place, [Option<Setting>; 2]),
+        is_written: bool,
         now: Now,
     ) {
         let Some(entry) = self.table.awake(id) else {
@@ -388,7 +388,9 @@ impl ShardCore {
         let mut new_alarms = alarms_of(task, new_place);
         let (topic, new_state, lateness) = (task.topic.clone(), task.state, task.lateness_ms);
         let dispatched = task.spec.action.is_dispatched();
+        // A record that is written anew stands in memory, and its chunk will have an alarm for it.
         if let [Some(alarm), None] = new_alarms
+            && is_written
             && self.table.puts_off(alarm, now)
         {
             new_alarms = [None, None];

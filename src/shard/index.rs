@@ -315,6 +315,13 @@ impl Index {
             .insert_unique(hash_of_id(&row.id.to_bytes()), number, |row| {
                 hash_of_id(&rows.get(*row).id)
             });
+        // At a start tasks come in any order.
+        let known = self.ended_again.get(&row.key_hash).copied();
+        if row.state.is_ended()
+            && known.is_some_and(|last| self.row(RowId(last)).at_ms < row.at_ms)
+        {
+            self.ended_again.remove(&row.key_hash);
+        }
         self.add_key(number);
         self.link(number);
         RowId(number)
@@ -334,10 +341,20 @@ impl Index {
         let (had_ended, has_ended) = (before.has_ended(), packed.has_ended());
         if had_ended != has_ended && before.key_hash() != 0 {
             self.take_key(row.0, had_ended);
-            if has_ended && self.ended_last(before.key_hash()).is_some() {
+            // Not if the clock was stepped back meanwhile.
+            let last = self.ended_last(before.key_hash()).filter(|_| has_ended);
+            if last.is_some_and(|last| self.row(last).at_ms <= changed.at_ms) {
                 self.ended_again.insert(before.key_hash(), row.0);
             }
             self.add_key(row.0);
+        }
+        // A dead task that is settled has ended anew.
+        if had_ended && has_ended && before.row().at_ms != changed.at_ms {
+            self.ended_again.remove(&before.key_hash());
+            let last = self.ended_last(before.key_hash());
+            if last.is_some_and(|last| self.row(last).at_ms <= changed.at_ms) {
+                self.ended_again.insert(before.key_hash(), row.0);
+            }
         }
         changed
     }

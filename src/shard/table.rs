@@ -269,8 +269,8 @@ pub struct TaskTable {
     fault: Option<StoreError>,
     /// Tasks that were in flight when they were stored; known between a start and its end.
     in_flight: Vec<TaskId>,
-    /// The earliest time of a task in memory whose alarm is too far ahead to be set.
-    far_ms: i64,
+    /// The earliest alarms of tasks in memory that are too far ahead to be set: on the wall clock, in steady time.
+    far_ms: [i64; 2],
 }
 
 impl Default for TaskTable {
@@ -294,7 +294,7 @@ impl TaskTable {
             shelf: Shelf::new(options.shelf),
             fault: None,
             in_flight: Vec::new(),
-            far_ms: i64::MAX,
+            far_ms: [i64::MAX; 2],
         }
     }
 
@@ -577,8 +577,8 @@ impl TaskTable {
 
     /// The earliest time of a task in memory whose alarm is too far ahead to be set.
     #[cfg(test)]
-    pub fn far_ms(&self) -> i64 {
-        self.far_ms
+    pub fn far_ms(&self, clock: AlarmClock) -> i64 {
+        self.far_ms[usize::from(clock == AlarmClock::Steady)]
     }
 
     /// All ids, in no order; for tests that count everything again.
@@ -827,32 +827,19 @@ impl TaskTable {
     /// The alarm of a record that stands in memory, if it rings soon enough; else it is remembered how long it may
     /// stay without one.
     fn alarm_in_memory(&mut self, entry: &ShelfEntry, now: Now) -> Option<Setting> {
-        let alarm @ (_, at_ms, _) = alarm_of_entry(entry.class, entry.wake_ms, entry.id)?;
-        if at_ms
-            <= now
-                .steady
-                .0
-                .min(now.wall.0)
-                .saturating_add(ALARM_HORIZON_MS)
-        {
-            return Some(alarm);
-        }
-        self.far_ms = self.far_ms.min(at_ms);
-        None
+        let alarm = alarm_of_entry(entry.class, entry.wake_ms, entry.id)?;
+        (!self.puts_off(alarm, now)).then_some(alarm)
     }
 
     /// Whether an alarm may wait until its record is in a chunk. It is then remembered.
     pub fn puts_off(&mut self, (clock, at_ms, alarm): Setting, now: Now) -> bool {
-        let is_far = clock != AlarmClock::Mono
-            && matches!(alarm, Alarm::Due(_) | Alarm::Expire(_))
-            && at_ms
-                > now
-                    .steady
-                    .0
-                    .min(now.wall.0)
-                    .saturating_add(ALARM_HORIZON_MS);
+        let Some((lane, clock_ms)) = lane_of(clock, now) else {
+            return false;
+        };
+        let is_far = matches!(alarm, Alarm::Due(_) | Alarm::Expire(_))
+            && at_ms > clock_ms.saturating_add(ALARM_HORIZON_MS);
         if is_far {
-            self.far_ms = self.far_ms.min(at_ms);
+            self.far_ms[lane] = self.far_ms[lane].min(at_ms);
         }
         is_far
     }
@@ -928,7 +915,10 @@ impl TaskTable {
             && entry
                 .wake_ms
                 .saturating_sub(self.options.look_ahead.0 as i64)
-                <= now.wall.0.max(now.steady.0);
+                <= match entry.class {
+                    Class::Wall => now.wall.0,
+                    _ => now.steady.0,
+                };
         let is_in_flight = entry.class == Class::InFlight;
         if row.is_alarmed && !is_soon && !is_in_flight && !entry.has_more_alarms {
             // Ready, queued and held ones have no alarm any more; a wheel does not mind.
@@ -1136,9 +1126,14 @@ impl TaskTable {
     /// Milliseconds until alarms of records in memory have to be set that were too far ahead.
     pub fn far_in_ms(&self, now: Now) -> Option<i64> {
         let ahead = self.options.look_ahead.0 as i64;
-        let clock_ms = now.wall.0.max(now.steady.0);
-        (self.far_ms != i64::MAX)
-            .then(|| self.far_ms.saturating_sub(ahead).saturating_sub(clock_ms))
+        let lanes = [AlarmClock::Wall, AlarmClock::Steady].into_iter();
+        let left = lanes.filter_map(|clock| {
+            let (lane, clock_ms) = lane_of(clock, now)?;
+            let far_ms = self.far_ms[lane];
+            let left = far_ms.saturating_sub(ahead).saturating_sub(clock_ms);
+            (far_ms != i64::MAX).then_some(left)
+        });
+        left.min()
     }
 
     /// Alarms of records in memory whose time has come nearer than it was when they were put there.
@@ -1146,7 +1141,7 @@ impl TaskTable {
         if self.far_in_ms(now).is_none_or(|left| left > 0) {
             return Vec::new();
         }
-        self.far_ms = i64::MAX;
+        self.far_ms = [i64::MAX; 2];
         let all: Vec<ShelfEntry> = self
             .shelf
             .all_recent()
@@ -1352,6 +1347,15 @@ fn at_of_entry(entry: &ShelfEntry) -> i64 {
 /// What a row says of when: the end of a task that has ended, else its due time.
 fn at_of(task: &Task) -> i64 {
     task.ended_at.unwrap_or(task.due.at).0
+}
+
+/// The lane of a clock that alarms may be far ahead on, and what it says.
+fn lane_of(clock: AlarmClock, now: Now) -> Option<(usize, i64)> {
+    match clock {
+        AlarmClock::Wall => Some((0, now.wall.0)),
+        AlarmClock::Steady => Some((1, now.steady.0)),
+        AlarmClock::Mono => None,
+    }
 }
 
 /// Does to a task what a cancel that was laid beside its record says.

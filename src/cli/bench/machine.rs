@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -81,6 +82,19 @@ pub(super) fn resident_bytes() -> Option<u64> {
     kib(&field("/proc/self/status", "VmRSS")?)
 }
 
+/// How long this process has kept cores busy since it began.
+pub(super) fn busy_time() -> Option<Duration> {
+    /// Of a core's time in `/proc`, on all usual builds of Linux.
+    const TICKS_PER_S: u64 = 100;
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The command's name may hold blanks; it ends with the last parenthesis, and user and system time are the 12th
+    // and 13th field after it.
+    let after = stat.rsplit_once(')')?.1;
+    let ticks = |place| after.split_whitespace().nth(place)?.parse::<u64>().ok();
+    let ticks = ticks(11)? + ticks(12)?;
+    Some(Duration::from_millis(ticks * 1000 / TICKS_PER_S))
+}
+
 /// How many files and sockets this process may have open.
 pub(super) fn open_files_max() -> Option<usize> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
@@ -150,7 +164,7 @@ mod tests {
     #[test]
     fn this_machine_tells_what_is_needed() {
         assert!(resident_bytes() > Some(1 << 20));
-        assert!(open_files_max() > Some(10));
+        assert!(open_files_max() > Some(10) && busy_time().is_some());
         assert!(Machine::look().words().contains("cores"));
     }
 

@@ -477,7 +477,11 @@ fn figure(name: &'static str, what: String, per_second: f64) -> Line {
 }
 
 /// Appends and syncs for a while; how often a second.
-fn append_rate(directory: &Path, bytes: usize, length: Duration) -> std::io::Result<f64> {
+pub(super) fn append_rate(
+    directory: &Path,
+    bytes: usize,
+    length: Duration,
+) -> std::io::Result<f64> {
     let path = directory.join("append");
     let mut file = OpenOptions::new()
         .create_new(true)

@@ -1,9 +1,9 @@
 //! The figures, each beside its limit or peer of the same run: as a table for people, as JSON for machines.
 
+use clap::ValueEnum;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 
-use super::Measure;
 use super::machine::{self, Machine};
 
 /// What a figure counts.
@@ -11,7 +11,11 @@ use super::machine::{self, Machine};
 pub(super) enum Unit {
     PerSecond,
     Millis,
+    Seconds,
     Bytes,
+    Percent,
+    /// So many of something that the figure names.
+    Count,
 }
 
 impl Unit {
@@ -19,14 +23,18 @@ impl Unit {
         match self {
             Self::PerSecond => "/s",
             Self::Millis => "ms",
+            Self::Seconds => "s",
             Self::Bytes => "B",
+            Self::Percent => "%",
+            Self::Count => "",
         }
     }
 
     fn shown(self, value: f64) -> String {
         match self {
-            Self::Millis => format!("{value:.2} ms"),
-            _ => format!("{} {}", grouped(value), self.name()),
+            Self::Millis | Self::Seconds | Self::Percent => format!("{value:.2} {}", self.name()),
+            Self::Count => grouped(value),
+            Self::PerSecond | Self::Bytes => format!("{} {}", grouped(value), self.name()),
         }
     }
 }
@@ -79,13 +87,13 @@ impl Figure {
         (*value > 0.0).then(|| self.value / value)
     }
 
-    fn json(&self, of: Measure) -> Value {
+    fn json(&self, of: &str) -> Value {
         let beside = self
             .beside
             .as_ref()
             .map(|(what, value)| json!({"what": what, "value": round(*value)}));
         json!({
-            "measure": of.name(),
+            "measure": of,
             "name": self.name,
             "what": self.what,
             "value": round(self.value),
@@ -108,32 +116,41 @@ pub(super) enum Line {
     NotMeasured(&'static str),
 }
 
-/// All figures of a run.
-#[derive(Debug)]
-pub(super) struct Report {
-    machine: Machine,
-    service: String,
-    lines: Vec<(Measure, Line)>,
+/// What something that can be measured is called.
+pub(super) fn name_of<M: ValueEnum>(measure: M) -> String {
+    measure
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
 }
 
-impl Report {
-    pub(super) fn new(machine: Machine, service: String) -> Self {
+/// All figures of a run, in the order of what can be measured.
+#[derive(Debug)]
+pub(super) struct Report<M> {
+    machine: Machine,
+    service: String,
+    /// What has to be known of all figures.
+    note: &'static str,
+    lines: Vec<(M, Line)>,
+}
+
+impl<M: ValueEnum + Copy + Ord> Report<M> {
+    pub(super) fn new(machine: Machine, service: String, note: &'static str) -> Self {
         Self {
             machine,
             service,
+            note,
             lines: Vec::new(),
         }
     }
 
-    pub(super) fn add(&mut self, of: Measure, lines: Vec<Line>) {
+    pub(super) fn add(&mut self, of: M, lines: Vec<Line>) {
         self.lines.extend(lines.into_iter().map(|line| (of, line)));
         // They are measured in another order than they are read.
         self.lines.sort_by_key(|(of, _)| *of);
     }
 
     fn notes(&self) -> Vec<String> {
-        let shared = "the load generator and the receiver of the pushes share the cores with the service, \
-                      in a figure as in its peer";
         let busy = |load| {
             format!(
                 "other programs kept the machine busy before it began (load {load}): it can do better than this"
@@ -142,7 +159,7 @@ impl Report {
         let debug = "this is a debug build: its figures say little";
         let is_debug = machine::build() == "debug";
         [
-            Some(shared.to_owned()),
+            Some(self.note.to_owned()),
             self.machine.busy_with().map(busy),
             is_debug.then(|| debug.to_owned()),
         ]
@@ -173,7 +190,7 @@ impl Report {
                         }),
                 ],
                 Line::NotMeasured(why) => [
-                    of.name(),
+                    name_of(*of),
                     "-".to_owned(),
                     "-".to_owned(),
                     format!("not measured: {why}"),
@@ -204,8 +221,8 @@ impl Report {
         let (mut figures, mut absent) = (Vec::new(), Vec::new());
         for (of, line) in &self.lines {
             match line {
-                Line::Figure(figure) => figures.push(figure.json(*of)),
-                Line::NotMeasured(why) => absent.push(json!({"measure": of.name(), "why": why})),
+                Line::Figure(figure) => figures.push(figure.json(&name_of(*of))),
+                Line::NotMeasured(why) => absent.push(json!({"measure": name_of(*of), "why": why})),
             }
         }
         json!({
@@ -220,10 +237,11 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Measure;
     use super::*;
 
-    fn report() -> Report {
-        let mut report = Report::new(Machine::look(), "a service".to_owned());
+    fn report() -> Report<Measure> {
+        let mut report = Report::new(Machine::look(), "a service".to_owned(), "a note");
         report.add(
             Measure::Pending,
             vec![Line::NotMeasured("the service is another process")],

@@ -56,7 +56,28 @@ struct Own {
 }
 
 /// A directory that is gone afterwards.
-struct Directory(TempDir);
+pub(super) struct Directory(TempDir);
+
+impl Directory {
+    /// A new one inside `parent`, or where the machine keeps what is temporary.
+    pub(super) fn inside(parent: Option<&Path>) -> Result<Self, Failure> {
+        let made = match parent {
+            Some(parent) => tempfile::tempdir_in(parent),
+            None => tempfile::tempdir(),
+        };
+        made.map(Self)
+            .map_err(|error| cannot("make a directory for the data", &error))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+/// The failure to do something.
+pub(super) fn cannot(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format!("cannot {what}: {error}"))
+}
 
 impl Drop for Directory {
     fn drop(&mut self) {
@@ -75,18 +96,10 @@ impl Drop for Directory {
 impl Site {
     /// Starts a service in this process, on a directory of its own inside `parent`.
     pub(super) async fn own(parent: Option<&Path>) -> Result<Self, Failure> {
-        let cannot = |what: &str, error: &dyn std::fmt::Display| {
-            Failure::new(format!("cannot {what}: {error}"))
-        };
-        let data = match parent {
-            Some(parent) => tempfile::tempdir_in(parent),
-            None => tempfile::tempdir(),
-        };
-        let data =
-            Directory(data.map_err(|error| cannot("make a directory for the data", &error))?);
+        let data = Directory::inside(parent)?;
         let pushes = pushes();
         let builder = Duetime::builder()
-            .data_dir(data.0.path().join("data"))
+            .data_dir(data.path().join("data"))
             .running_max(pushes);
         let engine = builder
             .start()
@@ -143,7 +156,7 @@ impl Site {
 
     /// The directory that the data is in, for a service of this process.
     pub(super) fn data(&self) -> Option<PathBuf> {
-        self.own.as_ref().map(|own| own.data.0.path().to_owned())
+        self.own.as_ref().map(|own| own.data.path().to_owned())
     }
 
     /// Whether the service can reach a receiver on this machine's loopback address.

@@ -59,7 +59,15 @@ fn wait() -> impl Strategy<Value = DurationMs> {
 
 fn when() -> impl Strategy<Value = When> {
     let instant = (-5_000..60_000_i64).prop_map(|ms| When::At(at(ms).wall));
-    prop_oneof![wait().prop_map(When::After), instant]
+    // Far enough ahead that its record is put away without an alarm.
+    let far = (3_000_000..9_000_000_i64).prop_map(|ms| When::At(at(ms).wall));
+    let long = (3_000_000..9_000_000_u64).prop_map(|ms| When::After(DurationMs(ms)));
+    prop_oneof![
+        6 => wait().prop_map(When::After),
+        6 => instant,
+        1 => far,
+        1 => long,
+    ]
 }
 
 fn a_fixture() -> impl Strategy<Value = TaskFixture> {
@@ -155,6 +163,7 @@ fn an_act() -> impl Strategy<Value = Act> {
         1 => (0..3_u128, option::of(select(vec![201, 503]))).prop_map(|(key, status)| Act::Resend(key, status)),
         10 => wait().prop_map(Act::Pass),
         1 => (-20_000..20_000_i64).prop_map(Act::StepWall),
+        1 => (-8_000_000..8_000_000_i64).prop_map(Act::StepWall),
         1 => select(vec![0, 0, 3, 30, 5_000]).prop_map(|ms| Act::SyncTakes(DurationMs(ms))),
         2 => (0..12_u32).prop_map(Act::DieAt),
     ]

@@ -172,7 +172,7 @@ fn assert_alarms(core: &mut ShardCore, ids: &[TaskId]) {
         if !row.is_alarmed {
             match row.home {
                 Home::Memtable => {
-                    let far = main.is_none_or(|(_, at, _)| at >= core.table.far_ms());
+                    let far = main.is_none_or(|(clock, at, _)| at >= core.table.far_ms(clock));
                     assert!(far && total.is_none(), "{id} is near and has no alarm");
                 }
                 Home::Chunk(chunk, _) if main.is_some() && !row.is_overlaid => {

@@ -1,0 +1,52 @@
+//! What `duetime bench` measures, seen as a run of the program.
+
+#[expect(dead_code, reason = "each file of tests uses its part")]
+mod support;
+
+use serde_json::Value;
+
+use support::service::command;
+
+#[test]
+fn the_bench_of_the_store_shows_every_figure_beside_its_limit_and_leaves_nothing_behind() {
+    let data = tempfile::tempdir().expect("a directory");
+    let mut bench = command(&["bench", "store", "--tasks", "2000", "--json", "--data"]);
+    let output = bench.arg(data.path()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+
+    let figures = report["figures"].as_array().expect("figures");
+    let figure = |name: &str| {
+        let found = figures.iter().find(|figure| figure["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {report:#}"))
+    };
+    for name in [
+        "commit_1_per_s",
+        "commit_10_per_s",
+        "commit_100_per_s",
+        "commit_1000_per_s",
+        "commit_5000_per_s",
+        "create_per_s",
+        "create_last_per_s",
+        "pending_memory_bytes",
+        "pending_index_task_bytes",
+        "pending_disk_task_bytes",
+        "pending_idle_cpu_percent",
+        "restart_s",
+        "restart_memory_bytes",
+        "cancel_per_s",
+        "cancel_reads",
+        "ended_s",
+        "ended_reads",
+        "handled_s",
+        "handled_reads",
+    ] {
+        assert!(figure(name)["value"].is_number(), "{name}");
+        assert!(figure(name)["beside"]["value"].is_number(), "{name}");
+    }
+    assert_eq!(figure("cancel_reads")["value"], 0.0);
+    assert!(figure("ended_late_p99_ms")["value"].is_number());
+    let left = std::fs::read_dir(data.path()).expect("it is still there");
+    assert_eq!(left.count(), 0, "files left behind");
+}
