@@ -685,7 +685,7 @@ impl ShardCore {
                 None => {}
             }
         }
-        if batch.len() > 0 {
+        if !batch.is_empty() {
             self.record_bytes = (batch.bytes() / batch.len()).clamp(64, 4096);
         }
         self.table.write_cancels(&mut batch);

@@ -909,21 +909,33 @@ impl TaskTable {
             if row.home != Home::Memtable || self.cancels.contains_key(&id) {
                 return self.shelf.kill(chunk, place);
             }
+            if row.is_alarmed && row.place == Place::Wheel && self.is_soon(entry, now) {
+                return self.stay(chunk, place, entry);
+            }
             self.index.change(number, |row| row.home = here);
         }
-        let is_soon = entry.class.waits()
-            && entry
-                .wake_ms
-                .saturating_sub(self.options.look_ahead.0 as i64)
-                <= match entry.class {
-                    Class::Wall => now.wall.0,
-                    _ => now.steady.0,
-                };
-        let is_in_flight = entry.class == Class::InFlight;
-        if row.is_alarmed && !is_soon && !is_in_flight && !entry.has_more_alarms {
-            // Ready, queued and held ones have no alarm any more; a wheel does not mind.
+        let stands = matches!(row.place, Place::Wheel | Place::AtRest);
+        if row.is_alarmed && stands && !entry.has_more_alarms {
             unset.extend(alarm_of_entry(entry.class, entry.wake_ms, id));
             self.index.change(number, |row| row.is_alarmed = false);
+        }
+    }
+
+    /// Whether a task that waits would be read back at once from a chunk that it is put into.
+    fn is_soon(&self, entry: &ShelfEntry, now: Now) -> bool {
+        let clock_ms = match entry.class {
+            Class::Wall => now.wall.0,
+            _ => now.steady.0,
+        };
+        let ahead = self.options.look_ahead.0 as i64;
+        entry.class.waits() && entry.wake_ms.saturating_sub(ahead) <= clock_ms
+    }
+
+    /// A task that is due in a moment stays in memory, as if it had been moved there from its new chunk.
+    fn stay(&mut self, chunk: u32, place: u8, entry: &ShelfEntry) {
+        if let Some(recent) = self.shelf.recent(entry.id).cloned() {
+            self.shelf.kill(chunk, place);
+            self.shelf.put(recent.entry, recent.value);
         }
     }
 
