@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::clock::{Clock, DurationMs};
-use crate::store::data_dir::DataDir;
 use crate::engine::backup::{self, Backups};
 use crate::engine::disk::Disk;
 use crate::engine::error::StartError;
@@ -30,6 +29,8 @@ use crate::shard::core::{CoreOptions, ShardCore};
 use crate::shard::messages::SetBook;
 use crate::shard::router::ShardRouter;
 use crate::shard::wakes::WakeBoard;
+use crate::store::StoreError;
+use crate::store::data_dir::DataDir;
 use crate::store::local::LocalHome;
 use crate::watchdog::{ChildContext, ChildSpec, StartFault, Watchdog, named_arbiter};
 
@@ -170,7 +171,11 @@ impl ShardParts {
         let shard = self.shard;
         let store = Box::new(self.home.store(shard));
         let core = |now| ShardCore::new(shard, self.core.clone(), self.book.read().clone(), now);
-        let recovered = ShardActor::recover(core, store, &self.clock).map_err(StartFault::new)?;
+        let recovered = ShardActor::recover(core, store, &self.clock);
+        let recovered = recovered.map_err(|error| match error {
+            StoreError::Corrupt { .. } => StartFault::for_good(error),
+            _ => StartFault::new(error),
+        })?;
         let epoch = recovered.2;
         tracing::info!(shard = %shard, %epoch, tasks = recovered.0.tasks(), "shard recovered");
         let thread = named_arbiter(&shard_child(shard)).map_err(StartFault::new)?;

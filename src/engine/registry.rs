@@ -18,6 +18,7 @@
 
 mod desk;
 mod files;
+mod held;
 #[cfg(test)]
 mod tests;
 

@@ -1043,8 +1043,12 @@ impl TaskTable {
         self.count(row.topic, row.state, -1);
     }
 
-    /// Makes one record of a task and the cancel that stands beside it.
+    /// Makes one record of a task and the cancel that stands beside it, once that is written: what is moved is taken
+    /// for committed, and a cancel of this very step would never be.
     fn own_record(&mut self, number: RowId, row: &Row, now: Now) -> Option<Setting> {
+        if self.cancels.contains_key(&row.id) {
+            return None;
+        }
         let task = match self.decode(number, row, ReadFor::Move) {
             Ok(task) => task,
             Err(error) => {

@@ -21,7 +21,7 @@ mod record;
 use bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
 use bincode::{BorrowDecode, Encode};
 use bytes::Bytes;
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use self::record::{
     CancelRecordV1, CheckpointRecordV2, KeptAnswerRecordV1, ManifestRecordV1, MarksRecordV1,
@@ -393,6 +393,29 @@ impl Found {
     }
 }
 
+/// How many keys a store should find, and the sum of their hashes: what was lost, or came back, shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// How many.
+    pub count: u64,
+    /// The sum of their hashes.
+    pub sum: u64,
+}
+
+impl Tally {
+    /// Counts a key in.
+    pub fn add(&mut self, key: &[u8]) {
+        self.count = self.count.wrapping_add(1);
+        self.sum = self.sum.wrapping_add(xxh3_64(key));
+    }
+
+    /// Counts a key out.
+    pub fn take(&mut self, key: &[u8]) {
+        self.count = self.count.wrapping_sub(1);
+        self.sum = self.sum.wrapping_sub(xxh3_64(key));
+    }
+}
+
 /// How far folding has come: what must outlive the journal segments that are dropped. Whatever is numbered past it
 /// was left behind by a fold that was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -407,6 +430,12 @@ pub struct Checkpoint {
     pub marks_from: u64,
     /// The number of the next chunk.
     pub next_chunk: ChunkId,
+    /// The chunks that there are.
+    pub chunks: Tally,
+    /// The sets of marks in force.
+    pub marks: Tally,
+    /// The notes that there are.
+    pub notes: Tally,
 }
 
 impl Checkpoint {
@@ -610,6 +639,10 @@ mod tests {
         }
     }
 
+    fn tally(count: u64, sum: u64) -> Tally {
+        Tally { count, sum }
+    }
+
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -663,6 +696,9 @@ mod tests {
             fold: 300,
             marks_from: 7,
             next_chunk: ChunkId(70_000),
+            chunks: tally(3, 1 << 40),
+            marks: tally(2, 5),
+            notes: tally(300, u64::MAX),
         };
         let marks = [(ChunkId(1), 5), (ChunkId(9), Mask::MAX)];
         let manifest = Manifest {
@@ -687,7 +723,7 @@ mod tests {
         "6401098101a229f12801785b8000000000000001",
     );
     const GOLDEN_VALUES: [&str; 4] = [
-        "013cbb01f4fbe80303fb2c0107fc70110100",
+        "018808a538fbe80303fb2c0107fc7011010003fd00000000000100000205fb2c01fdffffffffffffffff",
         "0163820ff202010509feffffffffffffffffffffffffffffffff",
         "0106caf00cfdfeffffffffffffff",
         "01b36ca9e10432fc40420f00",
@@ -716,6 +752,8 @@ mod tests {
             fold: 3,
             marks_from: 2,
             next_chunk: ChunkId(1),
+            chunks: tally(1, 2),
+            ..Checkpoint::default()
         };
         let value = checkpoint.encode(&[0]);
         assert_eq!(Checkpoint::decode(&[0], &value), Ok(checkpoint));

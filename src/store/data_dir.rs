@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 
 /// The version of what is stored; a start refuses another.
 const FORMAT: &str = "duetime-format 2";
+/// So much is shown of a format that is not ours.
+const FOUND_CHARS_MAX: usize = 80;
 /// No lock's text is longer, in bytes.
 const HOLDER_BYTES_MAX: u64 = 4096;
 
@@ -51,13 +53,21 @@ pub enum DataDirError {
     },
     /// It was written by another version.
     #[error(
-        "{path} says {found:?}, this version reads {FORMAT:?}: run the build that wrote it, or give this one a new directory with --data"
+        "{path} is damaged or of another version: it says {found:?}, this version reads {FORMAT:?}; run the build that wrote it, or give this one a new directory with --data"
     )]
     Format {
         /// The file.
         path: PathBuf,
         /// What it says.
         found: String,
+    },
+    /// One of its shards is gone.
+    #[error(
+        "{path} is missing, though it should hold tasks: bring it back, or restore a backup; `duetime store doctor` looks at the others"
+    )]
+    ShardMissing {
+        /// Where it should be.
+        path: PathBuf,
     },
     /// Nothing is stored there.
     #[error("{path} is no data directory: it has no file FORMAT")]
@@ -158,13 +168,22 @@ impl DataDir {
     pub fn open(path: &Path, shards: u16) -> Result<Self, DataDirError> {
         let mut dir = Self::take(path)?;
         dir.shards = match dir.stored_shards()? {
-            Some(stored) => stored,
+            Some(stored) => {
+                dir.has_all(stored)?;
+                stored
+            }
             None if dir.is_half_filled() => {
                 return Err(DataDirError::Unfinished {
                     path: dir.path.clone(),
                 });
             }
             None => {
+                // Before the format, so that one that is missing later was lost.
+                for shard in 0..shards {
+                    let path = dir.shard(shard);
+                    fs::create_dir_all(&path).map_err(failed("create", &path))?;
+                }
+                sync_directory(&path.join("shards")).map_err(failed("sync", path))?;
                 write_format(path, shards).map_err(failed("write the format to", path))?;
                 shards
             }
@@ -302,6 +321,24 @@ impl DataDir {
         Ok(())
     }
 
+    fn shard(&self, shard: u16) -> PathBuf {
+        self.path.join("shards").join(format!("{shard:03}"))
+    }
+
+    fn has_all(&self, shards: u16) -> Result<(), DataDirError> {
+        let missing = (0..shards).map(|shard| self.shard(shard));
+        let missing = missing.into_iter().find(|path| !path.exists());
+        missing.map_or(Ok(()), |path| Err(DataDirError::ShardMissing { path }))
+    }
+
+    /// Whether something is stored in a shard.
+    fn has_any(&self) -> bool {
+        let shards = fs::read_dir(self.path.join("shards")).into_iter().flatten();
+        shards
+            .flatten()
+            .any(|shard| fs::read_dir(shard.path()).is_ok_and(|mut found| found.next().is_some()))
+    }
+
     /// Something was being built to fill it for the first time.
     fn is_half_filled(&self) -> bool {
         self.path.join(swap::NEW).exists()
@@ -322,10 +359,17 @@ impl DataDir {
                 Some(shards) => Ok(Some(shards)),
                 None => Err(DataDirError::Format {
                     path,
-                    found: text.lines().next().unwrap_or_default().to_owned(),
+                    found: text.chars().take(FOUND_CHARS_MAX).collect(),
                 }),
             },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            // A new directory has neither; one that is being filled has its shards under `new`.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match self.has_any() {
+                true => Err(DataDirError::Format {
+                    path,
+                    found: "nothing, for it is missing, though shards are there".to_owned(),
+                }),
+                false => Ok(None),
+            },
             Err(source) => Err(failed("read", &path)(source)),
         }
     }
@@ -353,11 +397,20 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 }
 
 fn read_format(text: &str) -> Option<u16> {
-    let mut lines = text.lines();
+    // A shard more or less would look for tasks in the wrong place: the text has a sum.
+    let (said, check) = text.split_at(text.rfind("check ")?);
+    if check != check_of(said) {
+        return None;
+    }
+    let mut lines = said.lines();
     if lines.next()? != FORMAT {
         return None;
     }
     read_shards(lines.next()?)
+}
+
+fn check_of(said: &str) -> String {
+    format!("check {:08x}\n", crc32fast::hash(said.as_bytes()))
 }
 
 fn read_shards(line: &str) -> Option<u16> {
@@ -366,7 +419,9 @@ fn read_shards(line: &str) -> Option<u16> {
 }
 
 fn write_format(dir: &Path, shards: u16) -> io::Result<()> {
-    write_whole(dir, "FORMAT", &format!("{FORMAT}\nshards {shards}\n"))
+    let said = format!("{FORMAT}\nshards {shards}\n");
+    let check = check_of(&said);
+    write_whole(dir, "FORMAT", &(said + &check))
 }
 
 /// Written aside, synced and renamed, so that a crash leaves either no file or a whole one.
@@ -437,6 +492,39 @@ mod tests {
         assert!(refused.to_string().contains("duetime-format 9"));
         let text = std::fs::read_to_string(&format).expect("it is there");
         assert_eq!(text, "duetime-format 9\nshards 2\n");
+    }
+
+    #[test]
+    fn a_number_of_shards_that_was_not_written_is_refused() {
+        let temp = tempfile::tempdir().expect("a directory");
+        drop(DataDir::open(temp.path(), 2).expect("it is new"));
+        let format = temp.path().join("FORMAT");
+        let text = std::fs::read_to_string(&format).expect("it is there");
+        for damaged in [text.replace("shards 2", "shards 3"), String::new()] {
+            std::fs::write(&format, damaged).expect("it is written");
+            let refused = DataDir::open(temp.path(), 2).expect_err("it is damaged");
+            assert!(
+                refused.to_string().contains("FORMAT is damaged"),
+                "{refused}"
+            );
+        }
+        std::fs::write(temp.path().join("shards/000/journal"), "").expect("it is written");
+        std::fs::remove_file(&format).expect("it is there");
+        let refused = DataDir::open(temp.path(), 2).expect_err("it is missing");
+        assert!(refused.to_string().contains("it is missing"), "{refused}");
+        assert!(!format.exists());
+    }
+
+    #[test]
+    fn a_shard_that_is_gone_is_missed() {
+        let temp = tempfile::tempdir().expect("a directory");
+        drop(DataDir::open(temp.path(), 3).expect("it is new"));
+        std::fs::remove_dir(temp.path().join("shards/001")).expect("it is empty");
+        let refused = DataDir::open(temp.path(), 3).expect_err("one is gone");
+        assert!(
+            refused.to_string().contains("shards/001 is missing"),
+            "{refused}"
+        );
     }
 
     #[test]

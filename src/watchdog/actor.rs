@@ -177,10 +177,13 @@ impl Child {
             self.history.clear();
             return self.start(watchdog, now);
         }
+        let is_for_good = matches!(&life.start, Some(Err(fault)) if fault.is_for_good());
         let fault = life.fault();
         let excused = (self.excused)();
         let next = if excused {
             NextStart::RestartAfter(EXCUSED_PAUSE)
+        } else if is_for_good {
+            NextStart::Park
         } else {
             self.history.next(now)
         };
@@ -207,8 +210,12 @@ impl Child {
                 self.enter(ChildState::BackingOff { until }, now);
             }
             NextStart::Park => {
-                error!(%child, %generation, %fault, "child parked: it died too often");
-                let reason = format!("died too often, at last: {fault}");
+                let why = match is_for_good {
+                    true => "another start would be no better",
+                    false => "died too often, at last",
+                };
+                error!(%child, %generation, %fault, why, "child parked");
+                let reason = format!("{why}: {fault}");
                 self.enter(ChildState::Parked { reason }, now);
             }
         }
@@ -639,6 +646,20 @@ mod tests {
         assert!(watchdog.child("broken").is_parked());
         watchdog.restart("broken").expect("it is known");
         watchdog.wait_for("broken", |child| child.generation > Generation(5));
+    }
+
+    #[test]
+    fn a_fault_for_good_parks_the_child_at_once() {
+        let fault = || StartFault::for_good("the store is damaged");
+        let broken = ChildSpec::new("broken", move |_| Err(fault()));
+        let watchdog = Watchdog::start(by_hand(), vec![broken]);
+        let child = watchdog.wait_for("broken", ChildStatus::is_parked);
+        assert_eq!((child.generation, child.restarts), (Generation(1), 0));
+        assert_eq!(child.last_fault.as_deref(), Some("the store is damaged"));
+        watchdog.restart("broken").expect("it is known");
+        watchdog.wait_for("broken", |child| {
+            child.generation == Generation(2) && child.is_parked()
+        });
     }
 
     #[test]

@@ -39,13 +39,32 @@ impl fmt::Display for Generation {
 
 /// Why a child could not be started; says what was being done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct StartFault(String);
+#[error("{words}")]
+pub struct StartFault {
+    words: String,
+    is_for_good: bool,
+}
 
 impl StartFault {
     /// A fault as text: `opening the store: no such directory`.
     pub fn new(fault: impl fmt::Display) -> Self {
-        Self(fault.to_string())
+        let words = fault.to_string();
+        Self {
+            words,
+            is_for_good: false,
+        }
+    }
+
+    /// A fault that another start would meet again: the child is parked at once, until a person has mended it.
+    pub fn for_good(fault: impl fmt::Display) -> Self {
+        Self {
+            is_for_good: true,
+            ..Self::new(fault)
+        }
+    }
+
+    pub(super) fn is_for_good(&self) -> bool {
+        self.is_for_good
     }
 }
 

@@ -14,7 +14,9 @@ pub mod client;
 pub mod receiver;
 pub mod service;
 
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{fs, io};
 
 use serde_json::{Value, json};
 
@@ -40,6 +42,20 @@ pub fn until<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T
 /// Lets real time pass, where its passing is the subject.
 pub fn pass(length: Duration) {
     std::thread::sleep(length);
+}
+
+/// Copies a directory as it stands: what a killed process leaves.
+pub fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_directory(&entry.path(), &target)?,
+            false => fs::copy(entry.path(), target).map(drop)?,
+        }
+    }
+    Ok(())
 }
 
 /// The wall clock, in milliseconds of Unix time.
@@ -102,7 +118,7 @@ impl Random {
 }
 
 /// All files below a directory.
-pub fn files_of(path: &std::path::Path) -> Vec<std::path::PathBuf> {
+pub fn files_of(path: &Path) -> Vec<std::path::PathBuf> {
     let mut files = Vec::new();
     let mut left = vec![path.to_owned()];
     while let Some(next) = left.pop() {
@@ -117,7 +133,7 @@ pub fn files_of(path: &std::path::Path) -> Vec<std::path::PathBuf> {
 }
 
 /// How many bytes a directory takes on the disk, in whole blocks: a file with a hole counts for what is in it.
-pub fn bytes_of(path: &std::path::Path) -> u64 {
+pub fn bytes_of(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let sizes = files_of(path)
         .into_iter()
@@ -126,7 +142,7 @@ pub fn bytes_of(path: &std::path::Path) -> u64 {
 }
 
 /// sled puts values that are too large into files of their own, which it never syncs: there must be none.
-pub fn assert_no_blobs(path: &std::path::Path) {
+pub fn assert_no_blobs(path: &Path) {
     let is_blob = |file: &std::path::PathBuf| {
         file.parent()
             .is_some_and(|parent| parent.ends_with("blobs"))

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::client::Client;
-use super::{LOOK_EVERY, SOON, pass, until};
+use super::{LOOK_EVERY, SOON, assert_no_blobs, pass, until};
 
 /// Ports below those that the system gives to outgoing connections, so that a restarted service finds its own
 /// still free.
@@ -225,6 +225,7 @@ impl Drop for Service {
             .lines()
             .any(|line| line.contains("panicked") && !line.contains("failpoint"));
         assert!(!panicked, "the service panicked:\n{log}");
+        assert_no_blobs(&self.data);
     }
 }
 

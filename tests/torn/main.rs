@@ -154,7 +154,18 @@ impl LastFrame {
         let names = fs::read_dir(journal).expect("it can be listed");
         let segments = names.map(|entry| entry.expect("it can be listed").path());
         let segment = segments.max().expect("there is a segment");
-        let bytes = fs::read(&segment).expect("it can be read");
+        let mut bytes = fs::read(&segment).expect("it can be read");
+        let file = OpenOptions::new().write(true).open(&segment);
+        let file = file.expect("it can be written");
+        // Behind it stands the footnote that was written once it was synced. A frame that is torn has none.
+        let magics = (0..bytes.len()).step_by(8);
+        let footnote = magics
+            .rev()
+            .find(|at| bytes[*at..].starts_with(MAGIC))
+            .expect("it was written to");
+        bytes[footnote..].fill(0);
+        file.write_all_at(&bytes[footnote..], footnote as u64)
+            .expect("it can be written");
         let last = bytes
             .iter()
             .rposition(|byte| *byte != 0)
@@ -164,10 +175,6 @@ impl LastFrame {
             .step_by(8)
             .rfind(is_start)
             .expect("it holds a frame");
-        let file = OpenOptions::new()
-            .write(true)
-            .open(&segment)
-            .expect("it can be written");
         Self {
             segment,
             file,

@@ -9,6 +9,8 @@
 //! Numbers of thaws are drawn from one counter for all topics: tasks remember the last thaw that they went through,
 //! so a topic that was deleted and declared again must not begin anew.
 //!
+//! What these should hold is told beside them, in [`held`](super::held).
+//!
 //! After an error the database is in doubt: it is closed, everything but [`RegistryFiles::recover`] is refused, and
 //! that opens it anew and reads what stands in it.
 
@@ -22,9 +24,10 @@ use serde_json::value::RawValue;
 use crate::archive::backup::{TakeEntry, entries_of};
 use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::engine::registry::SharedBook;
+use crate::engine::registry::held::{Content, Held};
 use crate::limits;
 use crate::store::StoreError;
-use crate::store::database::{Database, ENTRY_BYTES_MAX};
+use crate::store::database::{Database, ENTRY_BYTES_MAX, caught};
 use crate::task::history::note;
 use crate::task::model::PauseClock;
 use crate::task::spec::TopicName;
@@ -58,6 +61,8 @@ struct Open {
     topics: sled::Tree,
     audit: sled::Tree,
     db: Database,
+    /// Changes come from one actor at a time.
+    held: Mutex<Held>,
 }
 
 /// A topic as it is stored. The settings are kept as the body that set them.
@@ -140,29 +145,33 @@ impl RegistryFiles {
         line: &AuditLine,
     ) -> Result<(), StoreError> {
         self.with(|open| {
-            open.note(std::slice::from_ref(line))?;
-            open.count_thaw(topic.thaw)?;
-            open.put(name, topic)?;
-            open.db.sync()
+            let record = encode(topic).map_err(|error| open.db.corrupt(name, error))?;
+            open.change(Some((name, Some(&record))), 1, topic.thaw, || {
+                open.note(std::slice::from_ref(line))?;
+                open.count_thaw(topic.thaw)?;
+                let put = open.topics.insert(name.as_str(), record.as_slice());
+                put.map(drop)
+                    .map_err(|error| open.db.failed("write", error))
+            })
         })
     }
 
     /// Removes a topic and stores the audit line of it, in one sync.
     pub(super) fn remove(&self, name: &TopicName, line: &AuditLine) -> Result<(), StoreError> {
         self.with(|open| {
-            open.note(std::slice::from_ref(line))?;
-            let removed = open.topics.remove(name.as_str());
-            removed.map_err(|error| open.db.failed("write", error))?;
-            open.db.sync()
+            open.change(Some((name, None)), 1, 0, || {
+                open.note(std::slice::from_ref(line))?;
+                let removed = open.topics.remove(name.as_str());
+                removed
+                    .map(drop)
+                    .map_err(|error| open.db.failed("write", error))
+            })
         })
     }
 
     /// Stores audit lines, in one sync.
     pub(super) fn note(&self, lines: &[AuditLine]) -> Result<(), StoreError> {
-        self.with(|open| {
-            open.note(lines)?;
-            open.db.sync()
-        })
+        self.with(|open| open.change(None, lines.len(), 0, || open.note(lines)))
     }
 
     /// The number of the next thaw: higher than that of any thaw that ever was.
@@ -191,7 +200,7 @@ impl RegistryFiles {
     /// Works with the open database; an error closes it.
     fn with<R>(&self, work: impl FnOnce(&Open) -> Result<R, StoreError>) -> Result<R, StoreError> {
         let open = self.open.lock().clone().ok_or(StoreError::Poisoned)?;
-        let done = work(&open);
+        let done = caught(&self.path, || work(&open));
         if done.is_err() {
             self.open.lock().take();
         }
@@ -201,6 +210,10 @@ impl RegistryFiles {
 
 impl Open {
     fn at(path: &Path) -> Result<Self, StoreError> {
+        caught(path, || Self::found_at(path))
+    }
+
+    fn found_at(path: &Path) -> Result<Self, StoreError> {
         let db = Database::open(path, CACHE_BYTES, FLUSH_EVERY_MS)?;
         let tree = |name| {
             let tree = db.open_tree(name);
@@ -209,7 +222,45 @@ impl Open {
         let (topics, audit) = (tree("topics")?, tree("audit")?);
         // A killed process may have left something in the page cache only, and it is acted upon from here on.
         db.sync()?;
-        Ok(Self { topics, audit, db })
+        let mut found = Content {
+            thaw: last_thaw(&db)?,
+            audit_next: next_line(&db, &audit)?,
+            ..Content::default()
+        };
+        for stored in &topics {
+            let (name, record) = stored.map_err(|error| db.failed("read", error))?;
+            found = found.with_topic(&name, None, Some(&record));
+        }
+        let held = Mutex::new(Held::open(path, found)?);
+        Ok(Self {
+            topics,
+            audit,
+            db,
+            held,
+        })
+    }
+
+    /// Makes a change durable: of a topic's record (`None` removes it), with so many audit lines and perhaps a thaw.
+    fn change(
+        &self,
+        topic: Option<(&TopicName, Option<&[u8]>)>,
+        lines: usize,
+        thaw: u32,
+        make: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut held = self.held.lock();
+        let mut next = held.now();
+        next.thaw = next.thaw.max(thaw);
+        next.audit_next += lines as u64;
+        if let Some((name, record)) = topic {
+            let before = self.topics.get(name.as_str());
+            let before = before.map_err(|error| self.db.failed("read", error))?;
+            next = next.with_topic(name.as_str().as_bytes(), before.as_deref(), record);
+        }
+        held.announce(next)?;
+        make()?;
+        self.db.sync()?;
+        held.settle()
     }
 
     fn topics(&self) -> Result<Vec<(TopicName, Topic)>, StoreError> {
@@ -225,19 +276,8 @@ impl Open {
         Ok(topics)
     }
 
-    fn put(&self, name: &TopicName, topic: &Topic) -> Result<(), StoreError> {
-        let record = encode(topic).map_err(|error| self.db.corrupt(name, error))?;
-        let put = self.topics.insert(name.as_str(), record);
-        put.map(|_| ())
-            .map_err(|error| self.db.failed("write", error))
-    }
-
     fn last_thaw(&self) -> Result<u32, StoreError> {
-        let stored = self.db.get(THAW_KEY);
-        let stored = stored.map_err(|error| self.db.failed("read", error))?;
-        let Some(number) = stored else { return Ok(0) };
-        let number = number.as_ref().try_into().map(u32::from_be_bytes);
-        number.map_err(|_| self.db.corrupt("the number of thaws", "is not four bytes"))
+        last_thaw(&self.db)
     }
 
     fn count_thaw(&self, number: u32) -> Result<(), StoreError> {
@@ -250,8 +290,7 @@ impl Open {
 
     fn note(&self, lines: &[AuditLine]) -> Result<(), StoreError> {
         let failed = |error| self.db.failed("write", error);
-        let last = self.audit.last().map_err(failed)?;
-        let first = last.map_or(0, |(key, _)| audit_number(&key) + 1);
+        let first = next_line(&self.db, &self.audit)?;
         for (number, line) in (first..).zip(lines) {
             let line = AuditLine {
                 at_ms: line.at_ms,
@@ -284,6 +323,20 @@ impl Open {
             })
             .collect()
     }
+}
+
+fn last_thaw(db: &Database) -> Result<u32, StoreError> {
+    let stored = db.get(THAW_KEY);
+    let stored = stored.map_err(|error| db.failed("read", error))?;
+    let Some(number) = stored else { return Ok(0) };
+    let number = number.as_ref().try_into().map(u32::from_be_bytes);
+    number.map_err(|_| db.corrupt("the number of thaws", "is not four bytes"))
+}
+
+/// The number of the next audit line.
+fn next_line(db: &Database, audit: &sled::Tree) -> Result<u64, StoreError> {
+    let last = audit.last().map_err(|error| db.failed("read", error))?;
+    Ok(last.map_or(0, |(key, _)| audit_number(&key) + 1))
 }
 
 fn audit_number(key: &[u8]) -> u64 {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bincode::{BorrowDecode, Decode, Encode};
 use bytes::Bytes;
 
-use super::{Cancel, Checkpoint, Damaged, Manifest};
+use super::{Cancel, Checkpoint, Damaged, Manifest, Tally};
 use crate::clock::{DurationMs, MonoMs, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, TaskId};
 use crate::store::chunk::{ChunkId, Mask};
@@ -297,6 +297,15 @@ pub(super) struct CheckpointRecordV2 {
     fold: u64,
     marks_from: u64,
     next_chunk: u64,
+    chunks: TallyV1,
+    marks: TallyV1,
+    notes: TallyV1,
+}
+
+#[derive(Encode, Decode)]
+struct TallyV1 {
+    count: u64,
+    sum: u64,
 }
 
 /// The parts of a large value.
@@ -620,6 +629,9 @@ impl From<Checkpoint> for CheckpointRecordV2 {
             fold,
             marks_from,
             next_chunk,
+            chunks,
+            marks,
+            notes,
         } = checkpoint;
         Self {
             covered,
@@ -627,7 +639,16 @@ impl From<Checkpoint> for CheckpointRecordV2 {
             fold,
             marks_from,
             next_chunk: next_chunk.0,
+            chunks: chunks.into(),
+            marks: marks.into(),
+            notes: notes.into(),
         }
+    }
+}
+
+impl From<Tally> for TallyV1 {
+    fn from(Tally { count, sum }: Tally) -> Self {
+        Self { count, sum }
     }
 }
 
@@ -875,7 +896,16 @@ impl From<CheckpointRecordV2> for Checkpoint {
             fold: record.fold,
             marks_from: record.marks_from,
             next_chunk: ChunkId(record.next_chunk),
+            chunks: record.chunks.into(),
+            marks: record.marks.into(),
+            notes: record.notes.into(),
         }
+    }
+}
+
+impl From<TallyV1> for Tally {
+    fn from(TallyV1 { count, sum }: TallyV1) -> Self {
+        Self { count, sum }
     }
 }
 

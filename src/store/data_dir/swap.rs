@@ -72,7 +72,7 @@ mod tests {
         let temp = tempfile::tempdir().expect("a directory");
         let dir = DataDir::open(temp.path(), 2).expect("it is free");
         for part in PARTS {
-            fs::create_dir(temp.path().join(part)).expect("it can be made");
+            fs::create_dir_all(temp.path().join(part)).expect("it can be made");
             fs::write(temp.path().join(part).join("what"), "old").expect("it is written");
         }
         let new = dir.build().expect("it can be made");

@@ -1,27 +1,38 @@
 //! One fold on its way into the tree, a slice at a time.
 //!
 //! ```text
-//!  sort ─▶ chunks ─▶ notes ─▶ marks ─▶ checkpoint ─▶ sync, beside ─▶ what is dropped ─▶ what marks replaced ─▶ through
+//!  fold-00     sort, cut, pack ─┐ a few pieces ahead
+//!  committer                    └▶ chunks ─▶ notes ─▶ marks ─▶ checkpoint ─┐        ┌▶ drop ─▶ what is superseded ─▶ through
+//!  sync-00                                                                 └▶ sync ─┘
 //! ```
 //!
-//! Nothing of it counts before the checkpoint is synced, and all of it does after; what follows only cleans.
+//! Nothing of it counts before the checkpoint is synced, and all of it does after; what follows only cleans. Commits
+//! wait while a slice runs, so a slice does no more than put into sled what another thread has made ready.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::ShardHome;
 use super::tree::{MARKS_MAX, Tree};
-use crate::store::chunk::{ChunkId, Cutter, Fold, Folded, Marks, Mask, Memtable};
-use crate::store::codec::Checkpoint;
+use crate::failpoints;
+use crate::store::chunk::{ChunkId, Cut, Cutter, Fold, Folded, Marks, Mask, Memtable};
+use crate::store::codec::{Checkpoint, Tally};
 use crate::store::{RecordKey, StoreError};
+
+/// Pieces that are made ready ahead of their writing.
+const PIECES_AHEAD: usize = 8;
+/// Longest wait for another thread in one slice.
+const WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// A fold that is not through.
 pub(super) struct Folding {
     table: Arc<Memtable>,
     marks: Vec<(ChunkId, Mask)>,
     drop: Vec<ChunkId>,
+    /// Notes that newer ones have replaced.
+    superseded: Vec<sled::IVec>,
     /// What holds once it is through.
     checkpoint: Checkpoint,
     folded: Folded,
@@ -30,38 +41,61 @@ pub(super) struct Folding {
 
 /// What is to be done next. Places count what is done of a list.
 enum Step {
-    Sort,
-    Chunks(Cutter),
+    Start,
+    Chunks(Receiver<Piece>),
     Notes(Vec<RecordKey>),
+    Forget(usize),
     Marks(usize),
     Sync(Receiver<Result<(), StoreError>>),
     Drop(usize),
+    Superseded(usize),
     Replaced,
     Through,
+}
+
+/// What the thread beside has made ready.
+enum Piece {
+    /// A chunk, and its index as it is stored.
+    Chunk(Cut, Vec<u8>),
+    /// That was all; these are the notes.
+    End(Vec<RecordKey>),
 }
 
 impl Folding {
     /// A fold with which everything up to that sequence is covered. `before` is the last checkpoint otherwise.
     pub(super) fn of(fold: Fold, before: Checkpoint) -> Self {
         let number = before.fold + 1;
-        let (mut marks, marks_from) = match fold.marks {
-            Marks::Changed(marks) => (marks, before.marks_from),
-            Marks::All(marks) => (marks, number),
+        let (mut marks, marks_from, counted) = match fold.marks {
+            Marks::Changed(marks) => (marks, before.marks_from, before.marks),
+            Marks::All(marks) => (marks, number, Tally::default()),
         };
+        // A full mask is how a drop is made durable, so one that was handed in is a drop, too.
+        let full = marks.iter().filter(|(_, mask)| *mask == Mask::MAX);
+        let mut drop: Vec<ChunkId> = full.map(|(chunk, _)| *chunk).chain(fold.drop).collect();
+        drop.sort_unstable();
+        drop.dedup();
         // In this order: of two marks of one chunk the later counts.
-        marks.extend(fold.drop.iter().map(|chunk| (*chunk, Mask::MAX)));
+        marks.extend(drop.iter().map(|chunk| (*chunk, Mask::MAX)));
         Self {
             table: fold.table,
             marks,
-            drop: fold.drop,
+            drop,
+            superseded: Vec::new(),
             checkpoint: Checkpoint {
                 fold: number,
                 marks_from,
+                marks: counted,
                 ..before
             },
             folded: Folded::default(),
-            step: Step::Sort,
+            step: Step::Start,
         }
+    }
+
+    /// What is folded.
+    #[cfg(test)]
+    pub(super) fn table(&self) -> &Arc<Memtable> {
+        &self.table
     }
 
     /// What holds from here on, and what the owner is told.
@@ -79,65 +113,90 @@ impl Folding {
         let end = Instant::now() + home.options.slice;
         let mut bytes = 0;
         loop {
-            bytes += self.do_one(tree, home)?;
+            let did = self.do_one(tree, home)?;
+            bytes += did.unwrap_or_default();
             match self.step {
                 Step::Through => return Ok(true),
                 // Others wait for this thread.
                 Step::Sync(_) => return Ok(false),
-                _ if bytes >= bytes_min && Instant::now() >= end => return Ok(false),
+                _ if bytes >= bytes_min && (did.is_none() || Instant::now() >= end) => {
+                    return Ok(false);
+                }
                 _ => {}
             }
         }
     }
 
-    /// Does one thing. How many bytes of the table it has carried over.
-    fn do_one(&mut self, tree: &Arc<Tree>, home: &ShardHome) -> Result<usize, StoreError> {
+    /// Does one thing. How many bytes of the table it has carried over; `None` if it has waited in vain.
+    fn do_one(&mut self, tree: &Arc<Tree>, home: &ShardHome) -> Result<Option<usize>, StoreError> {
         let number = self.checkpoint.fold;
+        let mut bytes = 0;
         match &mut self.step {
-            Step::Sort => {
-                let cutter = Cutter::new(self.table.clone(), self.checkpoint.next_chunk);
-                self.step = Step::Chunks(cutter);
+            Step::Start => {
+                let pieces = cut_beside(self.table.clone(), self.checkpoint.next_chunk, home)?;
+                self.step = Step::Chunks(pieces);
             }
-            Step::Chunks(cutter) => match cutter.next() {
-                Some(cut) => {
-                    tree.put_chunk(&cut.index, &cut.body)?;
+            Step::Chunks(pieces) => match pieces.recv_timeout(WAIT_MAX) {
+                Ok(Piece::Chunk(cut, index)) => {
+                    reach("fold::chunk", home)?;
+                    tree.put_chunk(&index, &cut.body, &mut self.checkpoint.chunks)?;
+                    self.checkpoint.next_chunk = ChunkId(cut.index.id.0 + 1);
                     self.folded.chunks.push(cut.index);
-                    return Ok(cut.bytes);
+                    bytes = cut.bytes;
                 }
-                None => {
-                    self.checkpoint.next_chunk = cutter.next_id();
-                    self.step = Step::Notes(self.table.notes.keys().copied().collect());
+                Ok(Piece::End(notes)) => {
+                    reach("fold::chunks_written", home)?;
+                    self.step = Step::Notes(notes);
                 }
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+                Err(RecvTimeoutError::Disconnected) => return Err(StoreError::Poisoned),
             },
             Step::Notes(keys) => match keys.pop() {
                 Some(key) => {
                     let value = self.table.notes.get(&key).and_then(Option::as_deref);
-                    tree.write_note(key, value, number)?;
-                    return Ok(size_of::<RecordKey>() + value.map_or(0, <[u8]>::len));
+                    let (tally, superseded) = (&mut self.checkpoint.notes, &mut self.superseded);
+                    tree.write_note(key, value, number, tally, superseded)?;
+                    bytes = size_of::<RecordKey>() + value.map_or(0, <[u8]>::len);
+                }
+                None => self.step = Step::Forget(0),
+            },
+            Step::Forget(done) => match self.drop.get(*done) {
+                Some(chunk) => {
+                    tree.forget_chunk(*chunk, &mut self.checkpoint.chunks)?;
+                    *done += 1;
                 }
                 None => self.step = Step::Marks(0),
             },
             Step::Marks(done) => match self.marks.chunks(MARKS_MAX).nth(*done) {
                 Some(marks) => {
-                    tree.put_marks(number, *done as u32, marks)?;
+                    tree.put_marks(number, *done as u32, marks, &mut self.checkpoint.marks)?;
                     *done += 1;
                 }
                 None => {
                     tree.put_checkpoint(self.checkpoint)?;
+                    reach("fold::checkpoint_written", home)?;
                     self.step = Step::Sync(sync_beside(tree, home)?);
                 }
             },
-            Step::Sync(done) => match done.recv_timeout(home.options.slice) {
+            Step::Sync(done) => match done.recv_timeout(WAIT_MAX) {
                 Ok(synced) => {
                     synced?;
+                    reach("fold::synced", home)?;
                     self.step = Step::Drop(0);
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
                 Err(RecvTimeoutError::Disconnected) => return Err(StoreError::Poisoned),
             },
             Step::Drop(done) => match self.drop.get(*done) {
                 Some(chunk) => {
                     tree.remove_chunk(*chunk)?;
+                    *done += 1;
+                }
+                None => self.step = Step::Superseded(0),
+            },
+            Step::Superseded(done) => match self.superseded.get(*done) {
+                Some(entry) => {
+                    tree.remove_note(entry)?;
                     *done += 1;
                 }
                 None => self.step = Step::Replaced,
@@ -148,8 +207,46 @@ impl Folding {
             },
             Step::Through => {}
         }
-        Ok(0)
+        Ok(Some(bytes))
     }
+}
+
+/// Sorts, cuts and packs on a thread of its own, which ends when it is through or nobody takes its pieces any more.
+fn cut_beside(
+    table: Arc<Memtable>,
+    first: ChunkId,
+    home: &ShardHome,
+) -> Result<Receiver<Piece>, StoreError> {
+    let (give, pieces) = mpsc::sync_channel(PIECES_AHEAD);
+    let cut = move || cut_all(&table, first, &give);
+    let thread = thread::Builder::new()
+        .name(format!("fold-{:02}", home.shard.0))
+        .spawn(cut);
+    thread.map(|_| pieces).map_err(|source| StoreError::Io {
+        doing: "start a thread to fold",
+        file: home.path.clone(),
+        source,
+    })
+}
+
+fn cut_all(table: &Arc<Memtable>, first: ChunkId, give: &SyncSender<Piece>) {
+    for cut in Cutter::new(table.clone(), first) {
+        let index = cut.index.encode();
+        if give.send(Piece::Chunk(cut, index)).is_err() {
+            return;
+        }
+    }
+    let notes = table.notes.keys().copied().collect();
+    // Whoever has given the fold up does not miss it.
+    let _ = give.send(Piece::End(notes));
+}
+
+pub(super) fn reach(point: &'static str, home: &ShardHome) -> Result<(), StoreError> {
+    failpoints::reach(point).map_err(|source| StoreError::Io {
+        doing: "fold into",
+        file: home.path.clone(),
+        source,
+    })
 }
 
 /// Syncs the tree on a thread of its own: commits must not wait for it.
@@ -164,7 +261,7 @@ fn sync_beside(
         let _ = tell.send(tree.sync());
     };
     let thread = thread::Builder::new()
-        .name(format!("sync-{}", home.shard))
+        .name(format!("sync-{:02}", home.shard.0))
         .spawn(sync);
     thread.map(|_| done).map_err(|source| StoreError::Io {
         doing: "start a thread to sync",

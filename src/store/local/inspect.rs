@@ -46,7 +46,7 @@ impl Inspection {
     pub fn open(data: &Path, shard: ShardId, options: &LocalOptions) -> Result<Self, StoreError> {
         let path = path_of(data, shard);
         let tree = Tree::open(&path.join("wheel"), options)?;
-        let checkpoint = tree.checkpoint()?;
+        let checkpoint = tree.checkpoint()?.unwrap_or_default();
         Ok(Self {
             path,
             tree,
@@ -84,7 +84,7 @@ impl Inspection {
         Ok(found)
     }
 
-    /// Which records of chunks are dead.
+    /// Which records of chunks are dead. Chunks, marks and notes that are missing are told here, too.
     ///
     /// # Errors
     /// When the database can't be read.
@@ -92,9 +92,17 @@ impl Inspection {
         &self,
         damaged: &mut dyn FnMut(String, String),
     ) -> Result<HashMap<ChunkId, Mask>, StoreError> {
-        self.tree.masks(&self.checkpoint, &mut |fault| {
+        let masks = self.tree.masks(&self.checkpoint, &mut |fault| {
             damaged(fault.place, fault.why);
-        })
+        })?;
+        let chunks = self
+            .tree
+            .indexes(&self.checkpoint, &masks, &mut |_, _| {})?;
+        let notes = self.tree.notes(&self.checkpoint, &mut |_, _| {})?;
+        for fault in chunks.into_iter().chain(notes) {
+            damaged(fault.place, fault.why);
+        }
+        Ok(masks)
     }
 
     /// All chunks that count, by an index or a body.
@@ -139,7 +147,8 @@ impl Inspection {
     ) -> Result<(), StoreError> {
         self.tree.notes(&self.checkpoint, &mut |key, note| {
             visit(key, note.map_err(|fault| (fault.place, fault.why)));
-        })
+        })?;
+        Ok(())
     }
 
     /// How many entries a fold that was cut off has left; the next start removes them.

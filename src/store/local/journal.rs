@@ -16,7 +16,8 @@
 //!
 //! **Frame.** 48 bytes of header, little-endian, then the payload, padded with zeros to 8 bytes:
 //! magic 4, CRC-32 of all that follows 4, format version 2, kind 2, payload length 4, segment id 8, epoch 8,
-//! sequence 8, `durable_through` 8. An *opening* is a frame whose payload is the previous segment and its seal.
+//! sequence 8, `durable_through` 8. An *opening* is a frame whose payload is the previous segment and its seal; the
+//! payload of a *footnote* is the next segment, or zero.
 //!
 //! **The seal is the cut.** A torn tail and a zombie's late frames are the same thing: bytes past the length that
 //! the next owner read. Nothing is truncated or overwritten; the next opening names the length that counts. The
@@ -25,8 +26,11 @@
 //!
 //! **Torn or rotten?** A bad frame is cut, with one warning, when nothing shows that it was ever synced. It is an
 //! error ([`JournalError::Corrupt`]) when something does: a seal behind it, a later frame whose
-//! `durable_through` covers it, or the caller's checkpoint. Only the last frame of the last segment has no such
-//! witness. A segment whose opening is bad and has no witness was never begun and is passed over.
+//! `durable_through` covers it, or the caller's checkpoint. So that the last frame has a witness too, each sync is
+//! followed by a *footnote* behind it, a frame that says only how far the book is safe; nobody waits for it to be
+//! durable, and the next frame is written over it. Where a segment was sealed stands a footnote that names the next
+//! one: if that is missing, it was lost. A segment whose opening is bad and has no witness was never begun and is
+//! passed over.
 //!
 //! **A sync is never trusted twice.** The frame without a witness may be in the page cache only, left there by a
 //! sync that failed. [`Journal::start_epoch`] writes those same bytes again before it seals them, so that its
@@ -38,7 +42,7 @@
 //! filled with zeros 9 400 (0.2) / 7 400 (2.3) / 1 800 (3.6): zeros buy a quarter in the middle and pay for it with
 //! twice the bytes, stalls of 7 ms at each new segment, and the loss of the large commits.
 //!
-//! Cost: one write and one sync per append, one directory sync more per segment; a read of what was not
+//! Cost: one write, one sync and the footnote's write per append, one directory sync more per segment; a read of what was not
 //! checkpointed, at start. Limits: a frame holds at most [`FRAME_BYTES_MAX`]; one larger than a segment gets a
 //! segment of its own size. The journal knows nothing of tasks, of sled, of threads and of the epoch gate: its
 //! owner raises the gate *before* opening, and checks it again after each append, before answering.
@@ -58,8 +62,11 @@ use crate::ids::ShardEpoch;
 pub const FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 const SEGMENT_BYTES: u64 = 2 * 1024 * 1024;
-/// No segment is longer: an opening and the largest frame.
-const SEGMENT_BYTES_MAX: u64 = OPENING_BYTES + (HEADER_BYTES + FRAME_BYTES_MAX) as u64;
+/// No segment is longer: an opening, the largest frame and a footnote.
+const SEGMENT_BYTES_MAX: u64 =
+    OPENING_BYTES + (HEADER_BYTES + FRAME_BYTES_MAX) as u64 + FOOTNOTE_BYTES;
+/// Behind the last frame.
+const FOOTNOTE_BYTES: u64 = (HEADER_BYTES + 8) as u64;
 const OPENING_BYTES: u64 = (HEADER_BYTES + 16) as u64;
 const HEADER_BYTES: usize = 48;
 const ALIGNMENT: usize = 8;
@@ -366,8 +373,10 @@ impl Journal {
             State::Replayed(None) | State::Writing(_) => {}
             State::Poisoned => return Err(JournalError::Poisoned),
         }
+        let before = self.sealed();
         let mut page = self.next_page(epoch, 0)?;
         self.flush(&mut page)?;
+        self.name_next(before)?;
         // Only now: the opening that made them superfluous may have stood in the cache alone.
         for id in mem::take(&mut self.superfluous) {
             self.remove(id)?;
@@ -399,7 +408,9 @@ impl Journal {
             }
         };
         let frame_bytes = (HEADER_BYTES + payload_bytes).next_multiple_of(ALIGNMENT) as u64;
-        if self.end() + frame_bytes > page.bytes {
+        let mut before = None;
+        if self.end() + frame_bytes + FOOTNOTE_BYTES > page.bytes {
+            before = self.sealed();
             page = self.next_page(page.epoch, frame_bytes)?;
         }
         let header = Header {
@@ -412,6 +423,8 @@ impl Journal {
         header.encode(payload, &mut self.buffer);
         self.flush(&mut page)?;
         self.last_sequence += 1;
+        self.footnote(&mut page)?;
+        self.name_next(before)?;
         self.state = State::Writing(page);
         Ok(self.last_sequence)
     }
@@ -503,10 +516,7 @@ impl Journal {
                     return Err(self.corrupt(id, at as u64, why));
                 }
                 Err(_) => {
-                    torn = rest
-                        .iter()
-                        .any(|byte| *byte != 0)
-                        .then_some((id, at as u64));
+                    torn = self.torn_behind(rest, id)?.then_some((id, at as u64));
                     break;
                 }
             }
@@ -529,6 +539,25 @@ impl Journal {
             }));
         }
         Ok(torn)
+    }
+
+    /// Whether something stands behind the last frame of the last segment that is neither zeros nor a footnote.
+    fn torn_behind(&self, rest: &[u8], id: SegmentId) -> Result<bool, JournalError> {
+        let mut rest = rest;
+        if let Ok(found) = Decoded::read(rest, id)
+            && found.header.kind == Kind::Footnote
+            && found.header.sequence == self.last_sequence
+        {
+            let next = SegmentId(u64_at(found.payload, 0));
+            if next.0 != 0 {
+                let why = format!(
+                    "it is missing or was never begun, yet {id} says that it goes on there"
+                );
+                return Err(self.corrupt(next, 0, why));
+            }
+            rest = &rest[found.bytes..];
+        }
+        Ok(rest.iter().any(|byte| *byte != 0))
     }
 
     /// Makes sure that a segment without an opening was never begun. Returns where it is torn.
@@ -558,7 +587,8 @@ impl Journal {
     /// Creates the next segment, with room for `frame_bytes`; its opening waits in the buffer to be flushed.
     fn next_page(&mut self, epoch: ShardEpoch, frame_bytes: u64) -> Result<Page, JournalError> {
         let id = self.next_id;
-        let bytes = self.segment_bytes.max(OPENING_BYTES + frame_bytes);
+        let bytes = OPENING_BYTES + frame_bytes + FOOTNOTE_BYTES;
+        let bytes = self.segment_bytes.max(bytes);
         let file = failpoints::reach("journal::create")
             .and_then(|()| self.files.create(id, bytes))
             .and_then(|file| failpoints::reach("journal::created").map(|()| file));
@@ -610,6 +640,49 @@ impl Journal {
         self.buffer.clear();
         self.buffer.shrink_to(SEGMENT_BYTES as usize);
         Ok(())
+    }
+
+    /// Says behind the last frame that it is durable. Not synced: it is there for who starts on a damaged file.
+    fn footnote(&mut self, page: &mut Page) -> Result<(), JournalError> {
+        let header = Header {
+            kind: Kind::Footnote,
+            segment: page.id,
+            epoch: page.epoch,
+            sequence: self.last_sequence,
+            durable_through: self.last_sequence,
+        };
+        header.encode(&[&[0; 8]], &mut self.buffer);
+        let written = page.file.write_at(self.end(), &self.buffer);
+        self.buffer.clear();
+        written.map_err(io_error(&*self.files, "writing to", page.id))
+    }
+
+    /// The segment that is about to be left, with its epoch.
+    fn sealed(&self) -> Option<(SegmentId, u64, ShardEpoch)> {
+        let segment = self.segments.back()?;
+        Some((segment.id, segment.end, self.last_epoch?))
+    }
+
+    /// Says in the segment that was left, now that the present one is durable, that it goes on there.
+    fn name_next(
+        &mut self,
+        left: Option<(SegmentId, u64, ShardEpoch)>,
+    ) -> Result<(), JournalError> {
+        let (Some((id, seal, epoch)), Some(next)) = (left, self.segments.back()) else {
+            return Ok(());
+        };
+        let header = Header {
+            kind: Kind::Footnote,
+            segment: id,
+            epoch,
+            sequence: next.after,
+            durable_through: next.after,
+        };
+        header.encode(&[&next.id.0.to_le_bytes()], &mut self.buffer);
+        let file = self.files.open(id);
+        let written = file.and_then(|mut file| file.write_at(seal, &self.buffer));
+        self.buffer.clear();
+        written.map_err(io_error(&*self.files, "writing to", id))
     }
 
     fn remove(&mut self, id: SegmentId) -> Result<(), JournalError> {
@@ -682,7 +755,14 @@ fn chain_of(
         let Some((id, _)) = before else {
             return Err(corrupt(files, oldest.id, 0, "its predecessor is not named"));
         };
-        match Opening::read(files, id)? {
+        let read = Opening::read(files, id).map_err(|error| match error {
+            JournalError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                let why = format!("it is missing, and what came after {after} stands in it");
+                corrupt(files, id, 0, why)
+            }
+            error => error,
+        });
+        match read? {
             Ok(opening) => chain.push(opening),
             Err(why) => return Err(corrupt(files, id, 0, why)),
         }
@@ -756,6 +836,7 @@ impl Opening {
 enum Kind {
     Opening = 1,
     Changes = 2,
+    Footnote = 3,
 }
 
 /// What a frame says of itself, less what only guards it (magic, checksum, version, length).
@@ -828,6 +909,7 @@ impl<'a> Decoded<'a> {
         let kind = match (guard >> 16) as u16 {
             1 => Kind::Opening,
             2 => Kind::Changes,
+            3 if payload_bytes == 8 => Kind::Footnote,
             _ => return Err("the frame's kind is unknown"),
         };
         let header = Header {
@@ -866,7 +948,8 @@ mod tests {
     use super::*;
 
     const SECTOR: usize = 64;
-    const SMALL_SEGMENT: u64 = 1024;
+    /// An opening, fifteen frames of 64 bytes and a footnote.
+    const SMALL_SEGMENT: u64 = 17 * 64;
     const HEADER: u64 = HEADER_BYTES as u64;
 
     /// A disk in memory that can lose what was not synced. Clones share it.
@@ -974,6 +1057,13 @@ mod tests {
             let mut inode = inode.lock();
             change(&mut inode.cached);
             inode.durable = inode.cached.clone();
+        }
+
+        /// As after a power cut that came right behind the last sync.
+        fn lose_footnote(&self, journal: &Journal) {
+            let last = journal.segments.back().unwrap();
+            let (id, end) = (last.id.0, last.end as usize);
+            self.tamper(id, |bytes| bytes[end..].fill(0));
         }
 
         fn bytes_of(&self, id: u64) -> Vec<u8> {
@@ -1210,14 +1300,21 @@ mod tests {
     #[test]
     fn a_segment_torn_at_any_length_of_its_beginning_was_never_begun() {
         let (disk, mut journal) = written(3);
+        let before = disk.bytes_of(1);
         journal.start_epoch(ShardEpoch(2)).unwrap();
         journal.append(&[b"first of its segment"]).unwrap();
+        disk.tamper(1, |bytes| *bytes = before);
+        disk.lose_footnote(&journal);
         for length in 0..OPENING_BYTES as usize {
             for frame_is_there in [false, true] {
                 let torn = disk.copy();
                 torn.tamper(2, |bytes| {
                     bytes[length..OPENING_BYTES as usize].fill(0);
-                    bytes.truncate(if frame_is_there { 1024 } else { length });
+                    bytes.truncate(if frame_is_there {
+                        SMALL_SEGMENT as usize
+                    } else {
+                        length
+                    });
                 });
                 if torn.bytes_of(2) == disk.bytes_of(2) {
                     continue; // the opening ends in zeros
@@ -1272,14 +1369,44 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_in_the_last_group_is_cut_unless_a_checkpoint_knows_better() {
+    fn a_flipped_bit_in_the_last_frame_is_an_error_and_in_its_footnote_harmless() {
         let (disk, journal) = written(5);
+        let last = journal.end() - 64;
+        for position in last..last + 64 + FOOTNOTE_BYTES {
+            let rotten = disk.copy();
+            rotten.tamper(1, |bytes| bytes[position as usize] ^= 0x10);
+            if position < last + 64 {
+                assert_eq!(damage(open(&rotten, 0)), (disk.path(SegmentId(1)), last));
+            } else {
+                assert_eq!(sequences(&rotten, 0), [1, 2, 3, 4, 5]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_bad_last_frame_without_its_footnote_is_cut_unless_a_checkpoint_knows_better() {
+        let (disk, journal) = written(5);
+        disk.lose_footnote(&journal);
         let last = journal.end() - 64;
         for position in last..last + 64 {
             let rotten = disk.copy();
             rotten.tamper(1, |bytes| bytes[position as usize] ^= 0x10);
             assert_eq!(sequences(&rotten, 0), [1, 2, 3, 4]);
             assert_eq!(damage(open(&rotten, 5)), (disk.path(SegmentId(1)), last));
+        }
+    }
+
+    #[test]
+    fn a_last_segment_that_is_lost_is_missed() {
+        for is_new_owner in [false, true] {
+            let (disk, mut journal) = written(12);
+            match is_new_owner {
+                true => journal.start_epoch(ShardEpoch(2)).unwrap(),
+                false => assert_eq!(journal.append(&[&[0; 300]]).unwrap(), 13),
+            }
+            assert_eq!(disk.ids(), [1, 2]);
+            disk.remove(SegmentId(2)).unwrap();
+            assert_eq!(damage(open(&disk, 0)), (disk.path(SegmentId(2)), 0));
         }
     }
 
@@ -1297,6 +1424,7 @@ mod tests {
         let (disk, journal) = written(2);
         let (clean, _) = open(&disk, 0).unwrap();
         assert_eq!(clean.torn_at(), None);
+        disk.lose_footnote(&journal);
         let last = journal.end() - 64;
         disk.tamper(1, |bytes| bytes[last as usize + 50] ^= 1);
         let (mut next, _) = open(&disk, 0).unwrap();
@@ -1505,7 +1633,8 @@ mod tests {
 
     #[test]
     fn a_length_that_lies_allocates_nothing_and_a_later_format_is_not_cut() {
-        let (disk, _) = written(1);
+        let (disk, journal) = written(1);
+        disk.lose_footnote(&journal);
         for lie in [u32::MAX, FRAME_BYTES_MAX as u32, 2_000] {
             let lying = disk.copy();
             lying.tamper(1, |bytes| {

@@ -47,7 +47,7 @@ use parking_lot::Mutex;
 
 use self::folding::Folding;
 use self::journal::{Journal, JournalDirectory, JournalError, JournalFiles};
-use self::tree::Tree;
+use self::tree::{Fault, Tree};
 use crate::clock::SteadyMs;
 use crate::ids::{ShardEpoch, ShardId};
 use crate::store::chunk::{ChunkId, ChunkIndex, Fold, Mask, PackedChunk, ReadChunks};
@@ -250,7 +250,8 @@ impl ShardStore for LocalStore {
         self.owned = None;
         let claim = self.home.gate.claim();
         let tree = self.home.take_tree()?;
-        let checkpoint = tree.checkpoint()?;
+        let stored = tree.checkpoint()?;
+        let checkpoint = stored.unwrap_or_default();
         let seed = tree.seed()?;
         let mut steady = checkpoint.steady;
         let mut replayed = Vec::new();
@@ -261,12 +262,22 @@ impl ShardStore for LocalStore {
             replayed.push(batch);
             Ok(())
         })?;
+        if stored.is_some() && journal.last_epoch().is_none() {
+            return Err(StoreError::Corrupt {
+                place: self.home.path.join("journal").display().to_string(),
+                why: "the journal is gone, though an owner had begun it".to_owned(),
+            });
+        }
         // The journal keeps its last segment for ever, and with it the last epoch.
         let epoch = self
             .home
             .gate
             .settle(claim, journal.last_epoch().unwrap_or_default())?;
         journal.start_epoch(epoch)?;
+        if stored.is_none() {
+            tree.put_checkpoint(checkpoint)?;
+            tree.sync()?;
+        }
         self.owned = Some(Owned {
             epoch,
             steady,
@@ -364,19 +375,31 @@ impl Owned {
     ) -> Result<(), StoreError> {
         let replayed = self.replayed.take().ok_or(StoreError::Poisoned)?;
         let left_behind = self.tree.left_behind(&self.checkpoint)?;
-        let mut masks = self.tree.masks(&self.checkpoint, &mut |fault| {
-            visit(fault.into());
+        let mut fault = None;
+        let masks = self.tree.masks(&self.checkpoint, &mut |found| {
+            fault.get_or_insert(found);
         })?;
+        // Without its marks what was dead would live, and be started again.
+        stop_for(fault)?;
         let mut dropped = Vec::new();
-        self.tree
-            .indexes(&self.checkpoint, &mut |id, index| match (
-                masks.remove(&id).unwrap_or_default(),
+        let missed = self
+            .tree
+            .indexes(&self.checkpoint, &masks, &mut |id, index| match (
+                masks.get(&id).copied().unwrap_or_default(),
                 index,
             ) {
                 (Mask::MAX, _) => dropped.push(id),
                 (mask, Ok(index)) => visit(Stored::Chunk(index, mask)),
                 (_, Err(fault)) => visit(fault.into()),
             })?;
+        stop_for(missed)?;
+        let missed = self
+            .tree
+            .notes(&self.checkpoint, &mut |_, note| match note {
+                Ok(note) => visit(Stored::Note(note)),
+                Err(fault) => visit(fault.into()),
+            })?;
+        stop_for(missed)?;
         // A newer owner may have begun by now, whose entries are no business of this one's.
         let Some(mut slot) = home.tree.try_lock_for(TAKE_OVER_MAX) else {
             return Err(StoreError::Poisoned);
@@ -391,11 +414,6 @@ impl Owned {
             });
         removed.inspect_err(|_| *slot = None)?;
         drop(slot);
-        self.tree
-            .notes(&self.checkpoint, &mut |_, note| match note {
-                Ok(note) => visit(Stored::Note(note)),
-                Err(fault) => visit(fault.into()),
-            })?;
         for mut batch in replayed {
             for (key, change) in batch.changes() {
                 visit(Stored::Change(key, change));
@@ -425,8 +443,13 @@ impl Owned {
         let (checkpoint, folded) = self.folding.take().map(Folding::end).unwrap_or_default();
         self.checkpoint = checkpoint;
         self.journal.drop_through(checkpoint.covered)?;
+        folding::reach("fold::dropped", home)?;
         Ok(Tended::Folded(folded))
     }
+}
+
+fn stop_for(fault: Option<Fault>) -> Result<(), StoreError> {
+    fault.map_or(Ok(()), |fault| Err(fault.into()))
 }
 
 impl From<JournalError> for StoreError {

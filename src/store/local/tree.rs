@@ -6,24 +6,28 @@
 //!  i · chunk             a chunk's index
 //!  c · chunk · n         part n of its body
 //!  m · fold · n          marks that a fold changed, or all of them
-//!  n · key               a note of at most 20 KiB, or FF and the manifest of its parts
-//!  p · key · stamp · n   part n of the set `stamp`, of a note that is larger
+//!  M · fold · n          the same once more: without its marks a chunk's dead would live
+//!  n · key · fold        a note of at most 20 KiB, FF and the manifest of its parts, or nothing: it is gone
+//!  p · key · fold · n    part n of a note that is larger
 //! ```
 //!
 //! How sled is opened and synced, and why entries are bounded: [`database`](crate::store::database).
 //!
-//! **Whole or not at all.** Chunks, marks and sets of parts are written under numbers that were never used, and the
-//! checkpoint that counts them comes last. What is numbered past it was left behind by a fold that was cut off:
-//! [`Tree::left_behind`] names it, and the journal still has it. Notes alone are written over, which does no harm:
-//! each note that such a fold wrote or removed is in the journal too. A set of parts is written before the manifest
-//! that makes it valid, and the set before is removed after.
+//! **Whole or not at all.** Everything is written under numbers that were never used, and the checkpoint that counts
+//! it comes last. What is numbered past it was left behind by a fold that was cut off: [`Tree::left_behind`] names
+//! it, and the journal still has it. What it replaces is removed only after the checkpoint is synced; until then, of
+//! two notes of one key the later counts.
+//!
+//! **Nothing missing.** sled reads its log as far as it is good, or around what is not, and says nothing: a damaged
+//! file may come up with less than was stored, or with what was removed. So the checkpoint keeps a [`Tally`] of
+//! chunks, sets of marks and notes, and whoever reads them compares.
 //!
 //! **Dropping.** A chunk whose mask is full is dead: that is how a drop is made durable with its fold. Its entries
 //! go after the sync, the index last, so that a start finds what a crash left of it.
 //!
 //! It knows nothing of the journal and of owners: who may write is its caller's business.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Display;
 use std::path::Path;
 
@@ -32,7 +36,7 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::store::chunk::{ChunkId, ChunkIndex, INDEX_BYTES_MAX, Mask, PackedChunk, ReadChunks};
-use crate::store::codec::{self, Checkpoint, Damaged, KeyBytes, Manifest, RECORD_BYTES_MAX};
+use crate::store::codec::{self, Checkpoint, Damaged, KeyBytes, Manifest, RECORD_BYTES_MAX, Tally};
 use crate::store::database::{self, Database};
 use crate::store::local::LocalOptions;
 use crate::store::{Note, RecordKey, StoreError, Stored};
@@ -42,19 +46,23 @@ const SEED_KEY: [u8; 1] = *b"s";
 const INDEX: u8 = b'i';
 const BODY: u8 = b'c';
 const MARKS: u8 = b'm';
+/// Sorts far from the first, so that one damaged page does not hold both.
+const MARKS_AGAIN: u8 = b'M';
 const NOTE: u8 = b'n';
 const NOTE_PART: u8 = b'p';
 
-/// Largest part of a value, in bytes.
 /// Entries of a leaf of sled's.
 const LEAF_ENTRIES: u64 = 16;
 /// Looks after which sled 0.34.7 takes account of what its cache holds.
 const CACHE_LOOKS: usize = 64;
+/// Largest part of a value, in bytes.
 const PART_BYTES_MAX: usize = 20 * 1024;
 /// Most marks of one entry: each takes at most 26 bytes.
 pub(super) const MARKS_MAX: usize = 700;
 /// No note's first byte: that is its format version.
 const MANIFEST: u8 = 0xFF;
+/// In the place of a note that is gone.
+const GRAVE: &[u8] = &[];
 
 const _: () = assert!(PART_BYTES_MAX + size_of::<PartKey>() <= database::ENTRY_BYTES_MAX);
 const _: () = assert!(INDEX_BYTES_MAX + 9 <= database::ENTRY_BYTES_MAX);
@@ -69,6 +77,28 @@ pub(super) struct Fault {
 impl From<Fault> for Stored {
     fn from(Fault { place, why }: Fault) -> Self {
         Self::Damaged { place, why }
+    }
+}
+
+impl From<Fault> for StoreError {
+    fn from(Fault { place, why }: Fault) -> Self {
+        Self::Corrupt { place, why }
+    }
+}
+
+/// An entry of a note, and whether it counts.
+enum NoteFound {
+    Counts(RecordKey, sled::IVec, sled::IVec),
+    LeftBehind(sled::IVec),
+}
+
+impl NoteFound {
+    /// The last entry of a key.
+    fn settled((key, entry, value): (RecordKey, sled::IVec, sled::IVec)) -> Self {
+        match value == GRAVE {
+            true => Self::LeftBehind(entry),
+            false => Self::Counts(key, entry, value),
+        }
     }
 }
 
@@ -89,13 +119,13 @@ impl Tree {
         self.db.sync()
     }
 
-    /// The last checkpoint; all zero before the first.
-    pub(super) fn checkpoint(&self) -> Result<Checkpoint, StoreError> {
+    /// The last checkpoint, if an owner has ever begun.
+    pub(super) fn checkpoint(&self) -> Result<Option<Checkpoint>, StoreError> {
         let value = self.get(&CHECKPOINT_KEY)?;
-        value.map_or(Ok(Checkpoint::default()), |value| {
-            Checkpoint::decode(&CHECKPOINT_KEY, &value)
-                .map_err(|damaged| self.db.corrupt("the checkpoint", damaged))
-        })
+        let decoded = value.map(|value| Checkpoint::decode(&CHECKPOINT_KEY, &value));
+        decoded
+            .transpose()
+            .map_err(|damaged| self.db.corrupt("the checkpoint", damaged))
     }
 
     /// Writes a checkpoint; it holds, with all that was written before it, once [`Tree::sync`] has returned.
@@ -118,22 +148,35 @@ impl Tree {
         }
     }
 
-    /// Writes a chunk.
+    /// Writes a chunk: its index, as it is stored, and its body.
     pub(super) fn put_chunk(
         &self,
-        index: &ChunkIndex,
+        index: &[u8],
         body: &PackedChunk,
+        tally: &mut Tally,
     ) -> Result<(), StoreError> {
         for (n, part) in (0..).zip(body.bytes.chunks(PART_BYTES_MAX)) {
-            self.put(&body_key(index.id, n), part)?;
+            self.put(&body_key(body.id, n), part)?;
         }
-        self.put(&index_key(index.id), &index.encode())
+        let key = index_key(body.id);
+        tally.add(&key);
+        self.put(&key, index)
+    }
+
+    /// Counts out a chunk that is to be dropped.
+    pub(super) fn forget_chunk(&self, id: ChunkId, tally: &mut Tally) -> Result<(), StoreError> {
+        let key = index_key(id);
+        if self.get(&key)?.is_some() {
+            tally.take(&key);
+        }
+        Ok(())
     }
 
     /// Removes a chunk, or what is left of it.
     pub(super) fn remove_chunk(&self, id: ChunkId) -> Result<(), StoreError> {
-        for part in self.db.scan_prefix(&body_key(id, 0)[..9]).keys() {
-            self.remove(&part.map_err(|error| self.failed("clean", error))?)?;
+        let (first, end) = (body_key(id, 0), body_key(ChunkId(id.0 + 1), 0));
+        for part in self.db.scan(&first[..]..&end) {
+            self.remove(&part?.0)?;
         }
         self.remove(&index_key(id))
     }
@@ -144,32 +187,41 @@ impl Tree {
         fold: u64,
         n: u32,
         marks: &[(ChunkId, Mask)],
+        tally: &mut Tally,
     ) -> Result<(), StoreError> {
-        let key = marks_key(fold, n);
-        self.put(&key, &codec::encode_marks(&key, marks))
+        tally.add(&marks_key(MARKS, fold, n)[1..]);
+        for kind in [MARKS, MARKS_AGAIN] {
+            let key = marks_key(kind, fold, n);
+            self.put(&key, &codec::encode_marks(&key, marks))?;
+        }
+        Ok(())
     }
 
     /// The key of the oldest marks written before `fold`.
     pub(super) fn oldest_marks_before(&self, fold: u64) -> Result<Option<sled::IVec>, StoreError> {
-        let range = marks_key(0, 0)..marks_key(fold, 0);
-        let oldest = self.db.range(range).keys().next().transpose();
-        oldest.map_err(|error| self.failed("read", error))
+        let oldest = |kind| {
+            let (first, end) = (marks_key(kind, 0, 0), marks_key(kind, fold, 0));
+            self.db.scan(&first[..]..&end).next()
+        };
+        let oldest = oldest(MARKS).or_else(|| oldest(MARKS_AGAIN)).transpose()?;
+        Ok(oldest.map(|(key, _)| key))
     }
 
-    /// Puts a note's value under its key, or removes the key. `fold` names its set of parts, if it needs one.
+    /// Writes a note, or that it is gone, as of this fold; keeps `tally`. What is superseded once the fold is durable
+    /// is added to `superseded`, in the order of its removal.
     pub(super) fn write_note(
         &self,
         key: RecordKey,
         value: Option<&[u8]>,
         fold: u64,
+        tally: &mut Tally,
+        superseded: &mut Vec<sled::IVec>,
     ) -> Result<(), StoreError> {
-        let entry = note_key(key.to_bytes());
-        let failed = |error| self.failed("write", error);
-        let (before, kept) = match value {
-            None => (self.db.remove(entry).map_err(failed)?, None),
-            Some(value) if value.len() <= PART_BYTES_MAX => {
-                (self.db.insert(entry, value).map_err(failed)?, None)
-            }
+        let key = key.to_bytes();
+        let entry = note_key(key, fold);
+        let before = self.db.last_of(&note_key(key, 0)[..]..&entry)?;
+        match value {
+            Some(value) if value.len() <= PART_BYTES_MAX => self.put(&entry, value)?,
             Some(value) => {
                 let parts = value.chunks(PART_BYTES_MAX);
                 let manifest = Manifest {
@@ -179,67 +231,117 @@ impl Tree {
                 };
                 let manifest = [&[MANIFEST], &*manifest.encode(&entry)].concat();
                 for (n, part) in (0..).zip(parts) {
-                    self.put(&part_key(key.to_bytes(), fold, n), part)?;
+                    self.put(&part_key(key, fold, n), part)?;
                 }
-                let before = self.db.insert(entry, manifest).map_err(failed)?;
-                (before, Some(fold))
+                self.put(&entry, &manifest)?;
             }
-        };
-        if let Some(Ok(before)) = before.and_then(|before| manifest_of(&entry, &before))
-            && kept != Some(before.stamp)
-        {
-            for n in 0..before.parts {
-                self.remove(&part_key(key.to_bytes(), before.stamp, n))?;
+            None if before.is_some() => self.put(&entry, GRAVE)?,
+            None => {}
+        }
+        if let Some((before, _)) = before {
+            tally.take(&before);
+            superseded.push(before);
+            if value.is_none() {
+                // Behind the one that it hides.
+                superseded.push(entry.as_slice().into());
             }
+        }
+        if value.is_some() {
+            tally.add(&entry);
         }
         Ok(())
     }
 
-    /// Removes an entry that [`Tree::left_behind`] or [`Tree::oldest_marks_before`] has named.
-    pub(super) fn remove(&self, entry: &[u8]) -> Result<(), StoreError> {
-        let removed = self.db.remove(entry);
-        removed
-            .map(|_| ())
-            .map_err(|error| self.failed("clean", error))
+    /// Removes an entry of a note and its parts.
+    pub(super) fn remove_note(&self, entry: &[u8]) -> Result<(), StoreError> {
+        let parts = [&[NOTE_PART], entry.get(1..).unwrap_or_default()].concat();
+        let end = [&*parts, &[0xFF; 3]].concat();
+        for part in self.db.scan(&*parts..&*end) {
+            self.remove(&part?.0)?;
+        }
+        self.remove(entry)
     }
 
-    /// The masks in force.
+    /// Removes an entry that [`Tree::left_behind`] or [`Tree::oldest_marks_before`] has named.
+    pub(super) fn remove(&self, entry: &[u8]) -> Result<(), StoreError> {
+        self.db.erase(entry)
+    }
+
+    /// The masks in force. Sets of marks of which no copy is good, and those that are missing, are faults.
     pub(super) fn masks(
         &self,
         checkpoint: &Checkpoint,
         damaged: &mut dyn FnMut(Fault),
     ) -> Result<HashMap<ChunkId, Mask>, StoreError> {
-        let mut masks = HashMap::new();
-        let range = marks_key(checkpoint.marks_from, 0)..marks_key(checkpoint.fold + 1, 0);
-        for entry in self.db.range(range) {
-            let (key, value) = entry.map_err(|error| self.failed("read", error))?;
-            match codec::decode_marks(&key, &value) {
-                Ok(marks) => masks.extend(marks),
-                Err(why) => damaged(self.fault(format_args!("marks {}", Hex(&key[1..])), why)),
+        // In their order: of two marks of one chunk the later counts.
+        let mut sets = BTreeMap::new();
+        for kind in [MARKS, MARKS_AGAIN] {
+            let first = marks_key(kind, checkpoint.marks_from, 0);
+            let end = marks_key(kind, checkpoint.fold + 1, 0);
+            for entry in self.db.scan(&first[..]..&end) {
+                let (key, value) = entry?;
+                let set = sets.entry(key[1..].to_vec()).or_insert(Err(Vec::new()));
+                match codec::decode_marks(&key, &value) {
+                    Ok(marks) => *set = Ok(marks),
+                    Err(why) => {
+                        let fault = self.fault(format_args!("marks {}", Hex(&key[1..])), why);
+                        if let Err(faults) = set {
+                            faults.push(fault);
+                        }
+                    }
+                }
             }
+        }
+        let (mut masks, mut found) = (HashMap::new(), Tally::default());
+        for (set, marks) in sets {
+            found.add(&set);
+            match marks {
+                Ok(marks) => masks.extend(marks),
+                Err(faults) => faults.into_iter().for_each(&mut *damaged),
+            }
+        }
+        if let Some(fault) = self.missed("sets of marks", found, checkpoint.marks) {
+            damaged(fault);
         }
         Ok(masks)
     }
 
-    /// Visits the indexes of all chunks that count, by their numbers.
+    /// What is wrong if so many were found where so many had been stored.
+    fn missed(&self, what: &str, found: Tally, stored: Tally) -> Option<Fault> {
+        if found == stored {
+            return None;
+        }
+        let why = format!(
+            "{} of {} that were stored are there, or others: its file was damaged, and sled reads around what is",
+            found.count, stored.count
+        );
+        Some(self.fault(format_args!("the {what}"), why))
+    }
+
+    /// Visits the indexes of all chunks that count, by their numbers. What is wrong if, given the masks in force, some
+    /// are missing, or too many.
     pub(super) fn indexes(
         &self,
         checkpoint: &Checkpoint,
+        masks: &HashMap<ChunkId, Mask>,
         visit: &mut dyn FnMut(ChunkId, Result<ChunkIndex, Fault>),
-    ) -> Result<(), StoreError> {
-        for entry in self
-            .db
-            .range(index_key(ChunkId(0))..index_key(checkpoint.next_chunk))
-        {
-            let (key, value) = entry.map_err(|error| self.failed("read", error))?;
+    ) -> Result<Option<Fault>, StoreError> {
+        let mut tally = Tally::default();
+        let (first, end) = (index_key(ChunkId(0)), index_key(checkpoint.next_chunk));
+        for entry in self.db.scan(&first[..]..&end) {
+            let (key, value) = entry?;
             let Some(id) = chunk_of(&key) else { continue };
+            // Those of a full mask are dropped, and some of them removed.
+            if masks.get(&id) != Some(&Mask::MAX) {
+                tally.add(&key);
+            }
             let index = ChunkIndex::decode(id, &value);
             visit(id, index.map_err(|why| self.fault(id, why)));
             if id.0.is_multiple_of(LEAF_ENTRIES) {
                 self.let_go_of_leaf(&key)?;
             }
         }
-        Ok(())
+        Ok(self.missed("chunks", tally, checkpoint.chunks))
     }
 
     /// sled looks what to take out of its cache only when pages of one 256th of them were looked at [`CACHE_LOOKS`]
@@ -247,8 +349,7 @@ impl Tree {
     /// cache's size.
     fn let_go_of_leaf(&self, key: &[u8]) -> Result<(), StoreError> {
         for _ in 0..CACHE_LOOKS {
-            let looked = self.db.contains_key(key);
-            looked.map_err(|error| self.failed("read", error))?;
+            self.get(key)?;
         }
         Ok(())
     }
@@ -261,8 +362,8 @@ impl Tree {
             index_key(ChunkId(0)).to_vec()..index_key(next).to_vec(),
             body_key(ChunkId(0), 0).to_vec()..body_key(next, 0).to_vec(),
         ] {
-            for key in self.db.range(range).keys() {
-                let key = key.map_err(|error| self.failed("read", error))?;
+            for entry in self.db.scan(&*range.start..&*range.end) {
+                let (key, _) = entry?;
                 found.extend(key.get(..9).and_then(chunk_of));
             }
         }
@@ -275,20 +376,19 @@ impl Tree {
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
-    /// Visits all notes.
+    /// Visits all notes. What is wrong if some are missing, or too many.
     pub(super) fn notes(
         &self,
         checkpoint: &Checkpoint,
         visit: &mut dyn FnMut(RecordKey, Result<Note, Fault>),
-    ) -> Result<(), StoreError> {
-        for entry in self.db.scan_prefix([NOTE]) {
-            let (entry, value) = entry.map_err(|error| self.failed("read", error))?;
-            let key = entry.get(1..).and_then(|key| key.try_into().ok());
-            let Some(key) = key.and_then(RecordKey::from_bytes) else {
-                continue;
+    ) -> Result<Option<Fault>, StoreError> {
+        let mut tally = Tally::default();
+        self.walk_notes(checkpoint, &mut |found| {
+            let NoteFound::Counts(key, entry, value) = found else {
+                return Ok(());
             };
+            tally.add(&entry);
             let whole = match manifest_of(&entry, &value) {
-                Some(Ok(manifest)) if manifest.stamp > checkpoint.fold => continue,
                 Some(Ok(manifest)) => self.assemble(key, &manifest)?,
                 Some(Err(why)) => Err(why.to_string()),
                 None => Ok(value.to_vec()),
@@ -298,53 +398,82 @@ impl Tree {
                 note.ok_or_else(|| "is no note".to_owned())
             });
             visit(key, note.map_err(|why| self.fault(key, why)));
+            Ok(())
+        })?;
+        Ok(self.missed("notes", tally, checkpoint.notes))
+    }
+
+    /// Visits the entries of all notes, by key: of each key the last one up to the checkpoint counts.
+    fn walk_notes(
+        &self,
+        checkpoint: &Checkpoint,
+        visit: &mut dyn FnMut(NoteFound) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut last: Option<(RecordKey, sled::IVec, sled::IVec)> = None;
+        for entry in self.db.scan(&[NOTE][..]..&[NOTE + 1]) {
+            let (entry, value) = entry?;
+            let Some((key, fold)) = note_of(&entry) else {
+                continue;
+            };
+            if fold > checkpoint.fold {
+                visit(NoteFound::LeftBehind(entry))?;
+                continue;
+            }
+            match last.replace((key, entry, value)) {
+                Some((of, before, _)) if of == key => visit(NoteFound::LeftBehind(before))?,
+                Some(other) => visit(NoteFound::settled(other))?,
+                None => {}
+            }
         }
-        Ok(())
+        last.map_or(Ok(()), |last| visit(NoteFound::settled(last)))
     }
 
     /// The entries that do not count: what a fold that was cut off has written, and what one that is through has
-    /// not removed any more, save chunks.
+    /// not removed any more, save chunks. In the order in which they may be removed.
     pub(super) fn left_behind(
         &self,
         checkpoint: &Checkpoint,
     ) -> Result<Vec<sled::IVec>, StoreError> {
         let mut found = Vec::new();
         let next = checkpoint.next_chunk;
-        let newer_marks = checkpoint.fold + 1;
-        for range in [
+        let (first, newer) = (checkpoint.marks_from, checkpoint.fold + 1);
+        let marks = [MARKS, MARKS_AGAIN].map(|kind| {
+            [
+                marks_key(kind, 0, 0).to_vec()..marks_key(kind, first, 0).to_vec(),
+                marks_key(kind, newer, 0).to_vec()..vec![kind + 1],
+            ]
+        });
+        let chunks = [
             index_key(next).to_vec()..vec![INDEX + 1],
             body_key(next, 0).to_vec()..vec![BODY + 1],
-            marks_key(0, 0).to_vec()..marks_key(checkpoint.marks_from, 0).to_vec(),
-            marks_key(newer_marks, 0).to_vec()..vec![MARKS + 1],
-        ] {
-            for key in self.db.range(range).keys() {
-                found.push(key.map_err(|error| self.failed("read", error))?);
+        ];
+        for range in chunks.into_iter().chain(marks.into_iter().flatten()) {
+            for entry in self.db.scan(&*range.start..&*range.end) {
+                found.push(entry?.0);
             }
         }
-        // Sets of parts by the notes that name them: both are sorted by key.
-        let mut named: Option<(KeyBytes, Option<Result<Manifest, Damaged>>)> = None;
-        for part in self.db.scan_prefix([NOTE_PART]).keys() {
-            let part = part.map_err(|error| self.failed("read", error))?;
-            let Some((key, stamp, n)) = part_of(&part) else {
-                continue;
+        let mut left = HashSet::new();
+        self.walk_notes(checkpoint, &mut |note| {
+            if let NoteFound::LeftBehind(entry) = note {
+                left.insert(entry.clone());
+                found.push(entry);
+            }
+            Ok(())
+        })?;
+        // Parts stay with the note that names them, even if what it says of them is damaged.
+        let mut named: Option<(sled::IVec, bool)> = None;
+        for part in self.db.scan(&[NOTE_PART][..]..&[NOTE_PART + 1]) {
+            let (part, _) = part?;
+            let entry: sled::IVec = match part.get(1..NOTE_KEY_BYTES) {
+                Some(of) => [&[NOTE], of].concat().into(),
+                None => continue,
             };
-            let manifest = match &named {
-                Some((of, manifest)) if *of == key => manifest,
+            let counts = match &named {
+                Some((of, counts)) if *of == entry => *counts,
                 _ => {
-                    let note = note_key(key);
-                    let value = self.get(&note)?;
-                    let manifest = value.and_then(|value| manifest_of(&note, &value));
-                    if matches!(&manifest, Some(Ok(it)) if it.stamp > checkpoint.fold) {
-                        found.push(note.as_slice().into());
-                    }
-                    &named.insert((key, manifest)).1
+                    let counts = !left.contains(&entry) && self.get(&entry)?.is_some();
+                    named.insert((entry, counts)).1
                 }
-            };
-            let counts = match manifest {
-                None => false,
-                Some(Ok(it)) => it.stamp <= checkpoint.fold && it.stamp == stamp && n < it.parts,
-                // What it was is not known: nothing is thrown away.
-                Some(Err(_)) => true,
             };
             if !counts {
                 found.push(part);
@@ -372,16 +501,11 @@ impl Tree {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<sled::IVec>, StoreError> {
-        self.db.get(key).map_err(|error| self.failed("read", error))
+        self.db.read(key)
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
-        let put = self.db.insert(key, value);
-        put.map(|_| ()).map_err(|error| self.failed("write", error))
-    }
-
-    fn failed(&self, doing: &'static str, error: sled::Error) -> StoreError {
-        self.db.failed(doing, error)
+        self.db.write(key, value)
     }
 
     fn fault(&self, what: impl Display, why: impl Display) -> Fault {
@@ -437,7 +561,8 @@ fn manifest_of(entry: &[u8], value: &[u8]) -> Option<Result<Manifest, Damaged>> 
     Some(Manifest::decode(entry, manifest))
 }
 
-type PartKey = [u8; 28];
+const NOTE_KEY_BYTES: usize = 26;
+type PartKey = [u8; NOTE_KEY_BYTES + 2];
 
 fn key_of<const N: usize>(kind: u8, fields: &[&[u8]]) -> [u8; N] {
     let mut key = [kind; N];
@@ -457,12 +582,12 @@ fn body_key(id: ChunkId, n: u16) -> [u8; 11] {
     key_of(BODY, &[&id.0.to_be_bytes(), &n.to_be_bytes()])
 }
 
-fn marks_key(fold: u64, n: u32) -> [u8; 13] {
-    key_of(MARKS, &[&fold.to_be_bytes(), &n.to_be_bytes()])
+fn marks_key(kind: u8, fold: u64, n: u32) -> [u8; 13] {
+    key_of(kind, &[&fold.to_be_bytes(), &n.to_be_bytes()])
 }
 
-fn note_key(key: KeyBytes) -> [u8; 18] {
-    key_of(NOTE, &[&key])
+fn note_key(key: KeyBytes, fold: u64) -> [u8; NOTE_KEY_BYTES] {
+    key_of(NOTE, &[&key, &fold.to_be_bytes()])
 }
 
 fn part_key(key: KeyBytes, stamp: u64, n: u16) -> PartKey {
@@ -474,11 +599,10 @@ fn chunk_of(index_key: &[u8]) -> Option<ChunkId> {
     Some(ChunkId(u64::from_be_bytes(id)))
 }
 
-fn part_of(part_key: &[u8]) -> Option<(KeyBytes, u64, u16)> {
-    let (key, rest) = part_key.get(1..)?.split_first_chunk()?;
-    let (stamp, rest) = rest.split_first_chunk()?;
-    let n = rest.try_into().ok()?;
-    Some((*key, u64::from_be_bytes(*stamp), u16::from_be_bytes(n)))
+fn note_of(note_key: &[u8]) -> Option<(RecordKey, u64)> {
+    let (key, fold) = note_key.get(1..)?.split_first_chunk()?;
+    let fold = u64::from_be_bytes(fold.try_into().ok()?);
+    Some((RecordKey::from_bytes(*key)?, fold))
 }
 
 struct Hex<'a>(&'a [u8]);
