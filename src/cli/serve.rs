@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Failure;
-use crate::config::{Config, Overrides, Sources, process_environment};
 use crate::clock::DurationMs;
+use crate::config::{Config, Overrides, Sources, process_environment};
 use crate::engine::Duetime;
 use crate::engine::backup::BackupPlan;
 use crate::executor::egress::EgressPolicy;

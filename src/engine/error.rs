@@ -1,6 +1,5 @@
 //! Why the engine did not do what was asked.
 
-use crate::store::data_dir::DataDirError;
 use crate::engine::disk::StorageFull;
 use crate::engine::registry::RegistryError;
 use crate::executor::ExecutorError;
@@ -9,6 +8,7 @@ use crate::limits;
 use crate::shard::messages::VerbRefused;
 use crate::shard::router::NoAnswer;
 use crate::store::StoreError;
+use crate::store::data_dir::DataDirError;
 
 /// A question that was not answered with what was asked for.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use crate::clock::{Clock, DurationMs, Now, WallMs};
-use crate::store::data_dir::DataDir;
 use crate::engine::backup::Backups;
 use crate::engine::disk::Disk;
 use crate::engine::error::{EngineError, StartError};
@@ -35,6 +34,7 @@ use crate::shard::messages::{
 use crate::shard::notes::Resent;
 use crate::shard::query::{PageAsk, Position, TaskView, merge};
 use crate::shard::router::ShardRouter;
+use crate::store::data_dir::DataDir;
 use crate::task::event::Event;
 use crate::task::new_task::NewTask;
 use crate::task::spec::{TaskKey, TopicName};

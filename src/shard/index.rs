@@ -317,8 +317,7 @@ impl Index {
             });
         // At a start tasks come in any order.
         let known = self.ended_again.get(&row.key_hash).copied();
-        if row.state.is_ended()
-            && known.is_some_and(|last| self.row(RowId(last)).at_ms < row.at_ms)
+        if row.state.is_ended() && known.is_some_and(|last| self.row(RowId(last)).at_ms < row.at_ms)
         {
             self.ended_again.remove(&row.key_hash);
         }

@@ -336,13 +336,23 @@ impl Shell {
         if let (Some(snapshot), Some((tasks, now))) = (&copy.snapshot, &copy.of) {
             let copied = read(snapshot, *now);
             let there = unexpired(tasks.clone(), *now);
-            let differ = copied.iter().zip(&there).find(|(copied, there)| copied != there);
+            let differ = copied
+                .iter()
+                .zip(&there)
+                .find(|(copied, there)| copied != there);
             if let Some((copied, there)) = differ {
                 // What is the same is left out: a task in full is a page.
                 let (copied, there) = (format!("{copied:?}"), format!("{there:?}"));
-                let same = copied.bytes().zip(there.bytes()).take_while(|(a, b)| a == b);
+                let same = copied
+                    .bytes()
+                    .zip(there.bytes())
+                    .take_while(|(a, b)| a == b);
                 let from = same.count().saturating_sub(100);
-                panic!("copied: …{}\nwas there: …{}", &copied[from..], &there[from..]);
+                panic!(
+                    "copied: …{}\nwas there: …{}",
+                    &copied[from..],
+                    &there[from..]
+                );
             }
             assert_eq!(copied.len(), there.len());
         }
