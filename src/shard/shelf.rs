@@ -268,6 +268,11 @@ impl Shelf {
         self.recent.tasks.get(&id).or_else(folding)
     }
 
+    /// Whether records may stay in memory through a fold. Not so many that the next fold would be due for them.
+    pub fn has_room_to_stay(&self) -> bool {
+        self.recent.bytes < self.options.fold_bytes / 2
+    }
+
     /// Whether it was written since the last fold began.
     pub fn is_recent(&self, id: TaskId) -> bool {
         self.recent.tasks.contains_key(&id)

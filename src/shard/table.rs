@@ -854,7 +854,11 @@ impl TaskTable {
             let stays = match entry.place {
                 Place::InFlight => true,
                 Place::Ready | Place::Queued | Place::Held => entry.task.total_until().is_some(),
-                Place::Wheel | Place::AtRest => false,
+                // It came due and went back there: released, or its clock was stepped back.
+                Place::Wheel => {
+                    entry.task.state == State::Pending && entry.task.total_until().is_some()
+                }
+                Place::AtRest => false,
             };
             if stays {
                 continue;
@@ -909,13 +913,19 @@ impl TaskTable {
             if row.home != Home::Memtable || self.cancels.contains_key(&id) {
                 return self.shelf.kill(chunk, place);
             }
-            if row.is_alarmed && row.place == Place::Wheel && self.is_soon(entry, now) {
+            if row.is_alarmed
+                && row.place == Place::Wheel
+                && self.is_soon(entry, now)
+                && self.shelf.has_room_to_stay()
+            {
                 return self.stay(chunk, place, entry);
             }
             self.index.change(number, |row| row.home = here);
         }
         let stands = matches!(row.place, Place::Wheel | Place::AtRest);
-        if row.is_alarmed && stands && !entry.has_more_alarms {
+        // What is awake may have an alarm more than its record tells.
+        let is_asleep = !self.awake.contains_key(&id);
+        if row.is_alarmed && stands && is_asleep && !entry.has_more_alarms {
             unset.extend(alarm_of_entry(entry.class, entry.wake_ms, id));
             self.index.change(number, |row| row.is_alarmed = false);
         }

@@ -10,11 +10,17 @@
 //!                └─── checkpoint, sync ◀── chunks, notes, marks in sled, in slices of about 2 ms
 //! ```
 //!
-//! **Folding.** [`tend`](crate::store::ShardStore::tend) cuts the table into chunks, writes them and the notes and
-//! marks that changed, then the [`Checkpoint`] that counts them and names the last sequence covered, has all of it
-//! synced by a thread of its own, and only then removes what was dropped and replaced, and the journal's segments.
-//! Until the checkpoint is synced the journal holds all of it, so a crash anywhere loses nothing; what a fold that
-//! was cut off has written is numbered past the checkpoint, and the next owner removes it.
+//! **Folding.** A thread of its own sorts the table, cuts it into chunks and packs them;
+//! [`tend`](crate::store::ShardStore::tend) writes them and the notes and marks that changed, then the [`Checkpoint`]
+//! that counts them and names the last sequence covered, has all of it synced by another thread, and only then
+//! removes what was dropped and replaced, and the journal's segments. Until the checkpoint is synced the journal holds
+//! all of it, so a crash anywhere loses nothing; what a fold that was cut off has written is numbered past the
+//! checkpoint, and the next owner removes it.
+//!
+//! **Damage.** Each value has its sum, and what could be lost without a trace is counted: chunks, marks and notes by
+//! the checkpoint, frames by the footnote behind them, segments by the one before. What does not read back is set
+//! aside by name if only tasks of its own are in it; where dead ones would live again, or it can't be told what is
+//! missing, nobody begins. See `tests/damage.rs`.
 //!
 //! **Owners.** [`LocalHome`] is one per process and data directory. It keeps each shard's open database (sled
 //! opens a directory once) and its [`EpochGate`]. A new owner raises the gate, waits for a slice that is being

@@ -1,6 +1,8 @@
 //! Clocks that are stepped: an instant follows the wall clock, a length takes its time, and nothing fires twice.
 
+use super::shell::due_in;
 use super::*;
+use crate::task::event::NewDue;
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -97,4 +99,25 @@ fn a_restart_after_a_backward_step_does_not_lengthen_a_length() {
     assert_eq!(shell.starts, []);
     shell.pass(DurationMs(1));
     assert_eq!(shell.starts[0].task, id);
+}
+
+#[test]
+fn the_total_time_of_a_task_whose_clock_was_stepped_back_ends_with_its_due_time() {
+    let options = CoreOptions {
+        running_max: 1,
+        ..folding()
+    };
+    let mut shell = Shell::with(options);
+    shell.create(task().push());
+    let soon = START.after(DurationMs::secs(1));
+    let waiting = shell.create(task().push().due_at(soon).total(minutes(10)));
+    shell.pass(DurationMs::secs(2));
+    assert_eq!(shell.place(waiting), Place::Queued);
+    shell.step_wall(-HOUR_MS);
+    shell.answer(shell.starts[0], succeeded()).unwrap();
+    assert_eq!(shell.place(waiting), Place::Wheel);
+    let due = NewDue::To(due_in(Lane::Steady, minutes(120).0, shell.now()));
+    shell.verb(waiting, Event::Reschedule { due }).unwrap();
+    shell.pass(minutes(60));
+    assert_eq!(shell.state(waiting), State::Pending);
 }

@@ -5,6 +5,7 @@
 
 use super::shell::{Died, due_in, finish, verb};
 use super::*;
+use crate::shard::index::Home;
 
 /// What was acknowledged: a task, and the state it must end in. `None`: any of those that a doubt allows.
 type Acknowledged = Vec<(TaskId, Option<State>)>;
@@ -156,4 +157,25 @@ fn down_time_adds_nothing_and_what_came_due_meanwhile_fires_once() {
     );
     shell.pass(DurationMs(1));
     assert_eq!(shell.starts.last().unwrap().task, ids[2]);
+}
+
+#[test]
+fn a_cancel_in_the_step_that_opens_its_chunk_is_committed() {
+    let mut shell = Shell::new();
+    let id = shell.create(task().push().due_in_minutes(2));
+    let is_asleep = |shell: &Shell| {
+        let row = shell.core.table.row(id).unwrap();
+        matches!(row.home, Home::Chunk(..)) && !row.is_alarmed
+    };
+    for _ in 0..50 {
+        if !is_asleep(&shell) {
+            shell.create(task().push().due_in_minutes(10));
+        }
+    }
+    assert!(is_asleep(&shell));
+    let ahead = shell.core.options.table.look_ahead;
+    shell.clock.advance(DurationMs(minutes(2).0 - ahead.0));
+    shell.cancel(id);
+    shell.crash();
+    assert_eq!(shell.state(id), State::Cancelled);
 }

@@ -233,8 +233,9 @@ impl Shell {
                 for task in self.disk.commit(&mut batch, now) {
                     self.witness.hears_of(&task);
                 }
-                self.disk.assert_holds(&mut self.core);
             }
+            // Even if nothing was written: then there was nothing to write.
+            self.disk.assert_holds(&mut self.core);
             if let Some(fold) = step.fold {
                 self.store.fold(self.epoch, fold).unwrap();
                 self.copy_is_of(now);
