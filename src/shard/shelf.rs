@@ -286,6 +286,12 @@ impl Shelf {
         self.recent.tasks.values().chain(older)
     }
 
+    /// The entries of all records in memory, as [`Shelf::all_recent`] gives them.
+    pub fn recent_entries(&self) -> Vec<Entry> {
+        let all = self.all_recent();
+        all.map(|recent| recent.entry.clone()).collect()
+    }
+
     // ---------------------------------------------------------------- chunks
 
     /// Takes in a chunk; its place in the shelf.

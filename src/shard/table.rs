@@ -548,7 +548,7 @@ impl TaskTable {
         Ok(index.entries)
     }
 
-    /// The store has failed, seen while reading a list.
+    /// A damaged chunk is set aside; a store that fails is the end of this table.
     pub fn set_fault(&mut self, error: StoreError) {
         match error {
             StoreError::Corrupt { place, why } => {
@@ -987,17 +987,8 @@ impl TaskTable {
         };
         let index = match read {
             Ok(index) => index,
-            Err(StoreError::Corrupt { place, why }) => {
-                self.shelf.count_damaged();
-                tracing::error!(
-                    place,
-                    why,
-                    "a chunk does not read back; its tasks are set aside"
-                );
-                return Vec::new();
-            }
             Err(error) => {
-                self.fault = Some(error);
+                self.set_fault(error);
                 return Vec::new();
             }
         };
@@ -1168,13 +1159,8 @@ impl TaskTable {
             return Vec::new();
         }
         self.far_ms = [i64::MAX; 2];
-        let all: Vec<ShelfEntry> = self
-            .shelf
-            .all_recent()
-            .map(|recent| recent.entry.clone())
-            .collect();
         let mut alarms = Vec::new();
-        for entry in all {
+        for entry in self.shelf.recent_entries() {
             let Some(number) = self.index.find(entry.id) else {
                 continue;
             };
@@ -1335,13 +1321,8 @@ impl TaskTable {
 
     /// All is taken in: the alarms of what stands in memory, and the tasks that were in flight.
     pub fn recovered(&mut self, now: Now) -> (Vec<Setting>, Vec<TaskId>) {
-        let all: Vec<ShelfEntry> = self
-            .shelf
-            .all_recent()
-            .map(|recent| recent.entry.clone())
-            .collect();
         let mut alarms = Vec::new();
-        for entry in all {
+        for entry in self.shelf.recent_entries() {
             let Some(number) = self.index.find(entry.id) else {
                 continue;
             };

@@ -181,13 +181,6 @@ impl Batch {
         self.put(RecordKey::Task(task.id), 0, &TaskRecordV1::from(task));
     }
 
-    /// Writes the value of a task as it was read somewhere else.
-    pub fn put_value(&mut self, id: TaskId, value: &[u8]) {
-        self.put_bytes(RecordKey::Task(id), 0, |buffer| {
-            buffer.extend_from_slice(value);
-        });
-    }
-
     /// Cancels a task whose record stands in a chunk.
     pub fn put_cancel(&mut self, id: TaskId, cancel: &Cancel) {
         self.put(RecordKey::Task(id), CANCEL, &CancelRecordV1::from(cancel));

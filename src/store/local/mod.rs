@@ -66,8 +66,6 @@ const TAKE_OVER_MAX: Duration = Duration::from_secs(5);
 /// How a local store spends memory and time.
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
-    /// A memtable of this size is folded. The shard's to decide: the store folds what it is given.
-    pub checkpoint_bytes: usize,
     /// Memory of one shard's database, in bytes.
     pub cache_bytes: u64,
     /// How often sled flushes and collects garbage, in milliseconds.
@@ -79,7 +77,6 @@ pub struct LocalOptions {
 impl Default for LocalOptions {
     fn default() -> Self {
         Self {
-            checkpoint_bytes: 32 * 1024 * 1024,
             cache_bytes: 32 * 1024 * 1024,
             flush_every_ms: 500,
             slice: Duration::from_millis(2),
