@@ -105,7 +105,6 @@ impl Local {
             // Not in a test's time: it would write while files are copied.
             flush_every_ms: 600_000,
             slice,
-            ..LocalOptions::default()
         };
         let tricks = next_write.clone();
         let home = LocalHome::with_journal(data.path(), options, move |path| {
