@@ -59,6 +59,20 @@ impl Quantiles {
         self.max = self.max.max(other.max);
     }
 
+    /// What was added since an earlier state of the same quantiles; its largest value within a sixteenth.
+    pub fn since(&self, before: &Self) -> Self {
+        let mut counts = self.counts.clone();
+        for (mine, earlier) in counts.iter_mut().zip(&before.counts) {
+            *mine = mine.saturating_sub(*earlier);
+        }
+        let highest = counts.iter().rposition(|count| *count > 0);
+        Self {
+            total: counts.iter().sum(),
+            max: highest.map_or(0, |bucket| upper_edge(bucket).min(self.max)),
+            counts,
+        }
+    }
+
     /// The value below which the share `q` (0 to 1) of all values lies; `None` when there are none.
     pub fn quantile(&self, q: f64) -> Option<u64> {
         let wanted = ((self.total as f64) * q.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
@@ -132,6 +146,18 @@ impl Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_came_since_leaves_out_what_was_there() {
+        let mut quantiles = Quantiles::default();
+        [3, 900].into_iter().for_each(|ms| quantiles.add(ms));
+        let before = quantiles.clone();
+        assert_eq!(quantiles.since(&before).quantile(1.0), None);
+        [5, 7].into_iter().for_each(|ms| quantiles.add(ms));
+        let since = quantiles.since(&before);
+        assert_eq!((since.total(), since.max()), (2, Some(7)));
+        assert_eq!(since.quantile(0.5), Some(5));
+    }
 
     #[test]
     fn quantiles_are_within_a_sixteenth() {

@@ -50,3 +50,42 @@ fn the_bench_of_the_store_shows_every_figure_beside_its_limit_and_leaves_nothing
     let left = std::fs::read_dir(data.path()).expect("it is still there");
     assert_eq!(left.count(), 0, "files left behind");
 }
+
+#[test]
+fn the_bench_of_a_day_accounts_for_every_task_and_judges_what_it_saw() {
+    let data = tempfile::tempdir().expect("a directory");
+    let mut bench = command(&["bench", "day", "--minutes", "0.05", "--rate", "200"]);
+    let output = bench.args(["--json", "--data"]).arg(data.path()).output();
+    let output = output.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+
+    let figures = report["figures"].as_array().expect("figures");
+    let figure = |name: &str| {
+        let found = figures.iter().find(|figure| figure["name"] == name);
+        let value = found.and_then(|figure| figure["value"].as_f64());
+        value.unwrap_or_else(|| panic!("no {name} in {report:#}"))
+    };
+    assert_eq!(report["lost"], 0, "{report:#}");
+    assert_eq!(figure("created"), 600.0);
+    // A machine that stood still for a moment lets some fire that were to be cancelled.
+    assert_eq!(figure("cancelled") + figure("overtaken"), 360.0);
+    assert_eq!(figure("fired") + figure("cancelled"), 600.0);
+    assert!(figure("received") >= 120.0, "{report:#}");
+    for name in ["created_per_s", "late_p99_ms", "memory_bytes", "disk_bytes"] {
+        assert!(figure(name) >= 0.0);
+    }
+    for name in ["memory_is_flat", "disk_is_flat", "is_on_time", "holds"] {
+        assert!(report["verdict"][name].is_boolean(), "{name}");
+    }
+    let samples = report["samples"].as_array().expect("samples");
+    assert!(samples.len() > 5, "{report:#}");
+    assert!(
+        samples
+            .iter()
+            .all(|sample| sample["memory_bytes"].as_u64() > Some(0))
+    );
+    let left = std::fs::read_dir(data.path()).expect("it is still there");
+    assert_eq!(left.count(), 0, "files left behind");
+}

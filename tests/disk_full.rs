@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use duetime::engine::handle::BatchOp;
-use duetime::shard::messages::{OpDone, Target};
+use duetime::shard::messages::{OpDone, Target, Wants};
 use duetime::task::event::Event;
 use duetime::{Duetime, EngineError, NewTask, TopicName};
 use support::client::Reply;
@@ -314,7 +314,7 @@ async fn in_the_process_a_refused_create_says_so_and_in_a_batch_the_verbs_are_do
         BatchOp::Create(Box::new(NewTask::new(topic()))),
         BatchOp::Verb(Target::Id(view.task.id), Event::Cancel { reason }),
     ];
-    let answers = engine.batch(ops, None, "test").await;
+    let answers = engine.batch(ops, None, Wants::Whole, "test").await;
     assert!(
         matches!(answers[0], Err(EngineError::StorageFull(_))),
         "{answers:?}"

@@ -15,6 +15,7 @@ use duetime::task::topic::PartialTimeouts;
 use duetime::{
     Action, Backoff, BatchOp, Clock, Created, Duetime, DurationMs, EngineError, HandlerError,
     HandlerTask, NewTask, OpDone, RetryPolicy, State, Target, Task, TaskId, TopicName, WallMs,
+    Wants,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -389,11 +390,11 @@ async fn an_engine_that_was_shut_down_goes_on_where_it_was() {
         .map(|new| BatchOp::Create(Box::new(new)))
         .collect();
     let mut ids = Vec::new();
-    for done in engine.batch(ops, None, "test").await {
+    for done in engine.batch(ops, None, Wants::Whole, "test").await {
         let Ok(OpDone::Created(Created::New(view))) = done else {
             panic!("{done:?}")
         };
-        ids.push(view.task.id);
+        ids.push(view.id());
     }
     engine.shutdown().await;
     drop(engine);

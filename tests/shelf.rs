@@ -14,7 +14,7 @@ use duetime::task::topic::TopicSettings;
 use duetime::task::transition::Retention;
 use duetime::{
     Action, BatchOp, Clock, Duetime, DurationMs, Event, NewTask, OpDone, State, Target, TaskKey,
-    TopicName, WallMs,
+    TopicName, WallMs, Wants,
 };
 use serde_json::json;
 
@@ -93,7 +93,7 @@ async fn create(engine: &Duetime, delays: impl Iterator<Item = Duration>) -> usi
     });
     let ops: Vec<BatchOp> = tasks.map(|task| BatchOp::Create(Box::new(task))).collect();
     let count = ops.len();
-    for done in engine.batch(ops, None, "test").await {
+    for done in engine.batch(ops, None, Wants::Slim, "test").await {
         assert!(matches!(done, Ok(OpDone::Created(_))), "{done:?}");
     }
     count
@@ -125,7 +125,7 @@ async fn tasks_in_chunks_are_cancelled_by_key_without_a_record_being_read() {
         .filter(|number| number % 2 == 0)
         .map(cancel)
         .collect::<Vec<_>>();
-    for done in service.batch(ops, None, "test").await {
+    for done in service.batch(ops, None, Wants::Slim, "test").await {
         let Ok(OpDone::Verb(Ok(done))) = done else {
             panic!("{done:?}");
         };
@@ -269,7 +269,12 @@ async fn what_has_expired_leaves_the_disk_and_one_task_in_a_year_stays() {
             BatchOp::Create(Box::new(task))
         };
         let made = service
-            .batch((0..some).map(task).collect::<Vec<_>>(), None, "test")
+            .batch(
+                (0..some).map(task).collect::<Vec<_>>(),
+                None,
+                Wants::Slim,
+                "test",
+            )
             .await;
         let complete = |done: Result<OpDone, _>| {
             let Ok(OpDone::Created(duetime::Created::New(view))) = done else {
@@ -279,10 +284,10 @@ async fn what_has_expired_leaves_the_disk_and_one_task_in_a_year_stays() {
                 result: None,
                 token: None,
             };
-            BatchOp::Verb(Target::Id(view.task.id), event)
+            BatchOp::Verb(Target::Id(view.id()), event)
         };
         let ops: Vec<BatchOp> = made.into_iter().map(complete).collect();
-        for done in service.batch(ops, None, "test").await {
+        for done in service.batch(ops, None, Wants::Slim, "test").await {
             assert!(matches!(done, Ok(OpDone::Verb(Ok(_)))), "{done:?}");
         }
     }

@@ -15,7 +15,9 @@
 //! disk per pending task are measured first, while the process is fresh.
 //!
 //! `duetime bench store` measures the engine alone, without HTTP and with many more tasks: see [`store`].
+//! `duetime bench day` runs the load of a day for half an hour, and looks whether anything grows: see [`day`].
 
+mod day;
 mod load;
 mod machine;
 mod measures;
@@ -66,6 +68,9 @@ enum Of {
     /// Measure the engine alone, with many tasks: commits, creates, memory, disk, restart, cancels, a burst
     #[command(after_help = "Example:\n  duetime bench store --tasks 10000000 --data /var/tmp")]
     Store(store::Args),
+    /// Run the load of a day of 100 million tasks for a while: is memory flat, is the disk, is all on time?
+    #[command(after_help = "Example:\n  duetime bench day --minutes 30 --data /var/tmp")]
+    Day(day::Args),
 }
 
 /// What has to be known of all figures.
@@ -124,8 +129,10 @@ impl Measure {
 /// When the service can't be started or reached, or answers anything but what was expected; the figures so far
 /// are shown all the same.
 pub fn run(args: Args, json: bool) -> Result<(), Failure> {
-    if let Some(Of::Store(args)) = args.of {
-        return store::run(args, json);
+    match args.of {
+        Some(Of::Store(args)) => return store::run(args, json),
+        Some(Of::Day(args)) => return day::run(args, json),
+        None => {}
     }
     let (report, ended) = actix_web::rt::System::new().block_on(async {
         tokio::select! {
@@ -227,6 +234,7 @@ mod tests {
             "--url http://127.0.0.1:7420/v1",
             "--url http://127.0.0.1:7420 --dir /tmp",
             "store --tasks 0",
+            "day --minutes 0",
             "--only disk store",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");

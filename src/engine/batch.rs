@@ -6,7 +6,7 @@ use crate::engine::error::EngineError;
 use crate::engine::handle::{Duetime, Origin};
 use crate::ids::ShardId;
 use crate::limits;
-use crate::shard::messages::{Op, OpDone, RunOps, Target};
+use crate::shard::messages::{Op, OpDone, RunOps, Target, Wants};
 use crate::shard::query::TaskView;
 use crate::shard::router::NoAnswer;
 use crate::task::event::Event;
@@ -56,11 +56,12 @@ impl Part {
 
 impl Duetime {
     /// Applies operations: in order for each task, one commit per shard, an answer for each. They are taken as they
-    /// come, a few hundred at one go.
+    /// come, a few hundred at one go. Of new tasks as much is shown as is wanted; of all else what is at hand.
     pub async fn batch(
         &self,
         ops: impl IntoIterator<Item = BatchOp, IntoIter: Send>,
         origin: Option<Origin>,
+        wants: Wants,
         by: &str,
     ) -> Vec<Result<OpDone, EngineError>> {
         self.make_room_for_topics().await;
@@ -110,7 +111,10 @@ impl Duetime {
             async move {
                 (
                     places,
-                    self.parts.router.ask(shard, RunOps::new(ops, by)).await,
+                    self.parts
+                        .router
+                        .ask(shard, RunOps::new(ops, wants, by))
+                        .await,
                 )
             }
         });

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::clock::Now;
 use crate::executor::{AttemptReport, ReportSink};
 use crate::ids::{AttemptToken, ShardId, TaskId};
-use crate::shard::messages::{FinishAttempt, Question};
+use crate::shard::messages::{FinishMany, Question};
 use crate::shard::router::{NoAnswer, ShardRouter};
-use crate::task::event::Event;
 
 /// What a shard does not take now is tried again after these pauses.
 const PAUSES_MS: [u64; 9] = [10, 50, 200, 500, 1_000, 2_000, 4_000, 8_000, 15_000];
@@ -31,16 +31,48 @@ pub(super) async fn ask_patiently<Q: Question>(
     router.ask(shard, question()).await
 }
 
-/// Routes reports. At most one per running attempt is on its way, so what waits is bounded.
+/// Most asks with reports that wait for one shard's commit: while one syncs, the next is gathered.
+const ASKS_MAX: usize = 2;
+/// Most reports in one ask.
+const REPORTS_PER_ASK: usize = 2_048;
+
+/// Routes reports. They gather while others are on their way, so that a burst costs a shard few messages:
+///
+/// ```text
+///  ended ──▶ line of its shard ──▶ up to 2 asks of many reports ──▶ shard
+/// ```
+///
+/// At most one per running attempt is on its way, so what waits is bounded.
 pub struct Reports {
     router: Arc<ShardRouter>,
     io: Handle,
+    lines: Vec<Arc<Mutex<Line>>>,
+}
+
+/// The reports for one shard that are not on their way yet.
+#[derive(Default)]
+struct Line {
+    waiting: Vec<AttemptReport>,
+    asks: usize,
+}
+
+impl Line {
+    /// The next to go; `None` ends an ask.
+    fn next(&mut self) -> Option<Arc<[AttemptReport]>> {
+        if self.waiting.is_empty() {
+            self.asks -= 1;
+            return None;
+        }
+        let count = self.waiting.len().min(REPORTS_PER_ASK);
+        Some(self.waiting.drain(..count).collect())
+    }
 }
 
 impl Reports {
     /// Reports go through `router`; waiting for a shard happens on `io`.
     pub fn new(router: Arc<ShardRouter>, io: Handle) -> Self {
-        Self { router, io }
+        let lines = router.shards().map(|_| Arc::default()).collect();
+        Self { router, io, lines }
     }
 }
 
@@ -48,22 +80,29 @@ impl ReportSink for Reports {
     fn started(&self, _: TaskId, _: AttemptToken, _: Now) {}
 
     fn ended(&self, report: AttemptReport) {
-        let router = Arc::clone(&self.router);
+        let shard = self.router.shard_of(report.task.slot());
+        let line = &self.lines[usize::from(shard.0)];
+        {
+            let mut line = line.lock();
+            line.waiting.push(report);
+            if line.asks == ASKS_MAX {
+                return;
+            }
+            line.asks += 1;
+        }
+        let (router, line) = (Arc::clone(&self.router), Arc::clone(line));
         self.io.spawn(async move {
-            let shard = router.shard_of(report.task.slot());
-            let finish = || FinishAttempt {
-                task: report.task,
-                event: Event::Finished {
-                    token: report.token,
-                    outcome: report.outcome.clone(),
-                    started_at: report.started.map(|now| now.wall),
-                },
-                by: "executor".to_owned(),
-            };
-            // Told twice is harmless: the second one is stale. What is never taken is settled by the shard's own
-            // limit for answers (`report_by`).
-            if let Ok(Err(refused)) = ask_patiently(&router, shard, finish).await {
-                tracing::debug!(task = %report.task, token = report.token.0, %refused, "late answer refused");
+            loop {
+                let Some(reports) = line.lock().next() else {
+                    return;
+                };
+                // Told twice is harmless: the second one is stale. What is never taken is settled by the shard's own
+                // limit for answers (`report_by`).
+                let finish = || FinishMany::new(Arc::clone(&reports));
+                let refused = ask_patiently(&router, shard, finish).await;
+                for (task, refused) in refused.into_iter().flatten() {
+                    tracing::debug!(%task, %refused, "late answer refused");
+                }
             }
         });
     }

@@ -13,7 +13,7 @@ use crate::engine::registry::RegistryError;
 use crate::engine::{Builder, EngineError};
 use crate::ids::{ShardId, TaskId};
 use crate::shard::create::Created;
-use crate::shard::messages::{OpDone, Target};
+use crate::shard::messages::{OpDone, Target, Wants};
 use crate::shard::router::NoAnswer;
 use crate::task::event::Event;
 use crate::task::history::ErrorNote;
@@ -138,7 +138,7 @@ async fn what_is_done_is_answered_so_even_if_its_audit_line_can_not_be_written()
     let done = engine.verb(Target::Id(one), Event::Discard, "test").await;
     assert_eq!(done.expect("it is done").view.id(), one);
     let ops = vec![BatchOp::Verb(Target::Id(other), Event::Replay)];
-    let done = engine.batch(ops, None, "test").await;
+    let done = engine.batch(ops, None, Wants::Whole, "test").await;
     assert!(matches!(done[..], [Ok(OpDone::Verb(Ok(_)))]), "{done:?}");
     *engine.parts.registry.write() = registry;
     engine.shutdown().await;

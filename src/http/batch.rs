@@ -13,7 +13,7 @@ use crate::http::verbs::event_of;
 use crate::http::{Api, BY, query, respond};
 use crate::limits;
 use crate::shard::create::Created;
-use crate::shard::messages::{OpDone, VerbRefused};
+use crate::shard::messages::{OpDone, VerbRefused, Wants};
 use crate::wire;
 use crate::wire::batch::{Op, Unread};
 use crate::wire::batch_out::{BatchBody, BatchOut, ItemOut};
@@ -125,7 +125,11 @@ async fn apply(
     let good = ops
         .enumerate()
         .filter_map(|(place, op)| op.map_err(|problem| refused.push((place, problem))).ok());
-    let done = engine.batch(good, origin, BY).await;
+    let wants = match detail {
+        Detail::Whole => Wants::Whole,
+        Detail::Ids => Wants::Slim,
+    };
+    let done = engine.batch(good, origin, wants, BY).await;
     let count = refused.len() + done.len();
     let (mut refused, mut done) = (refused.into_iter().peekable(), done.into_iter());
     let mut out = BatchOut::new(count, detail.item_bytes());
@@ -174,8 +178,8 @@ fn item_of(result: &Result<OpDone, Problem>, detail: Detail) -> ItemOut<'_> {
             return ItemOut::bare(409);
         }
     };
-    match detail {
-        Detail::Ids => ItemOut::id(status, view.task.id),
-        Detail::Whole => ItemOut::whole(status, view),
+    match view.whole() {
+        Some(view) if detail == Detail::Whole => ItemOut::whole(status, view),
+        _ => ItemOut::id(status, view.id()),
     }
 }

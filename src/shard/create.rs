@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::clock::{DurationMs, Now};
 use crate::ids::TaskId;
 use crate::shard::core::ShardCore;
+use crate::shard::messages::Wants;
 use crate::shard::notes::TooManyTombstones;
-use crate::shard::query::TaskView;
+use crate::shard::query::{Shown, Slim, TaskView};
 use crate::store::Tombstone;
 use crate::task::event::{Event, NewDue, Refusal};
 use crate::task::model::{State, Task};
@@ -33,26 +34,61 @@ pub struct Creation {
     pub request: Option<u64>,
 }
 
-/// What became of it.
+/// What became of it. A task is shown as `V`.
 #[derive(Clone, Debug)]
-pub enum Created {
+pub enum Created<V = Box<TaskView>> {
     /// A new task.
-    New(Box<TaskView>),
+    New(V),
     /// The live task that has the key, as it is now.
-    Existing(Box<TaskView>),
+    Existing(V),
     /// A cancel had come first: the task is cancelled.
-    Cancelled(Box<TaskView>),
+    Cancelled(V),
     /// The key is taken.
     Exists(TaskId),
     /// The live task that has the key can't be changed now.
     Refused(Refusal),
 }
 
+impl<V> Created<V> {
+    /// The same, with tasks shown in another way.
+    pub fn map<W>(self, show: impl FnOnce(V) -> W) -> Created<W> {
+        match self {
+            Self::New(task) => Created::New(show(task)),
+            Self::Existing(task) => Created::Existing(show(task)),
+            Self::Cancelled(task) => Created::Cancelled(show(task)),
+            Self::Exists(id) => Created::Exists(id),
+            Self::Refused(refusal) => Created::Refused(refusal),
+        }
+    }
+}
+
 impl ShardCore {
     /// Creates one task, or does with the live one of the same key what was asked for.
     pub fn create(&mut self, new: Creation, by: &str, now: Now) -> Created {
-        if let Some(made) = self.view_of(new.id, now) {
-            return Created::New(Box::new(made));
+        let shown = |core: &mut Self, id| Box::new(core.view_of(id, now).expect("it is there"));
+        self.make(new, by, now).map(|id| shown(self, id))
+    }
+
+    /// The same, with no more than what is wanted to be shown.
+    pub fn create_shown(
+        &mut self,
+        new: Creation,
+        wants: Wants,
+        by: &str,
+        now: Now,
+    ) -> Created<Shown> {
+        match wants {
+            Wants::Whole => self.create(new, by, now).map(Shown::Whole),
+            Wants::Slim => self.make(new, by, now).map(|id| {
+                let entry = self.table.read(id).expect("it is there");
+                Shown::Slim(Slim::from(&*entry.task))
+            }),
+        }
+    }
+
+    fn make(&mut self, new: Creation, by: &str, now: Now) -> Created<TaskId> {
+        if self.view_of(new.id, now).is_some() {
+            return Created::New(new.id);
         }
         let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
         if let Some(key) = &new.key {
@@ -68,10 +104,16 @@ impl ShardCore {
         let mut task = Task::new(id, new.topic, new.key, new.spec, due, now, by);
         task.thaw = self.book.get(&task.topic).thaw;
         self.add(task, now);
-        Created::New(Box::new(self.view_of(id, now).expect("it was added above")))
+        Created::New(id)
     }
 
-    fn meet_existing(&mut self, live: TaskId, new: &Creation, by: &str, now: Now) -> Created {
+    fn meet_existing(
+        &mut self,
+        live: TaskId,
+        new: &Creation,
+        by: &str,
+        now: Now,
+    ) -> Created<TaskId> {
         let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
         let later = self
             .table
@@ -104,12 +146,16 @@ impl ShardCore {
                 self.note_request(live, request);
             }
         }
-        Created::Existing(Box::new(
-            self.view_of(live, now).expect("the key led to it"),
-        ))
+        Created::Existing(live)
     }
 
-    fn create_cancelled(&mut self, new: Creation, reason: String, by: &str, now: Now) -> Created {
+    fn create_cancelled(
+        &mut self,
+        new: Creation,
+        reason: String,
+        by: &str,
+        now: Now,
+    ) -> Created<TaskId> {
         let by_tombstone = "tombstone";
         let earlier = new
             .key
@@ -131,10 +177,7 @@ impl ShardCore {
             );
             let _ = self.change(id, Event::Cancel { reason }, by_tombstone, now);
         }
-        Created::Cancelled(Box::new(
-            self.view_of(id, now)
-                .expect("it is there or was added above"),
-        ))
+        Created::Cancelled(id)
     }
 
     /// Lays a tombstone on a key that has no live task.

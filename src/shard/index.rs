@@ -82,8 +82,11 @@ pub struct Row {
     pub place: Place,
     /// When it is due or, once it has ended, when it did. Wall clock.
     pub at_ms: i64,
-    /// Its generation; `None` from the 255th on: the record knows.
+    /// Its generation ([`short_generation`]).
     pub generation: Option<u8>,
+    /// When it comes due it may wait for a slot of the executors without being read. Where that is not known, it may
+    /// not.
+    pub queues_asleep: bool,
     /// Where its record is.
     pub home: Home,
     /// A cancel stands beside its record.
@@ -100,6 +103,7 @@ struct Packed {
     at_ms: [u8; 6],
     /// State 3 bits, place 3, overlaid, alarmed.
     flags: u8,
+    /// Generation 7 bits, whether it queues asleep.
     generation: u8,
     topic: u32,
     home: u32,
@@ -122,7 +126,8 @@ impl Packed {
             key_hash: row.key_hash.to_ne_bytes(),
             at_ms,
             flags,
-            generation: row.generation.unwrap_or(u8::MAX),
+            generation: row.generation.unwrap_or(GENERATION_LONG)
+                | u8::from(row.queues_asleep) << 7,
             topic: row.topic.0,
             home: row.home.pack(),
             prev: NONE,
@@ -141,7 +146,8 @@ impl Packed {
             state: State::ALL[usize::from(self.flags & 7)],
             place: Place::ALL[usize::from(self.flags >> 3 & 7)],
             at_ms: i64::from_be_bytes([sign, sign, a, b, c, d, e, f]),
-            generation: (self.generation != u8::MAX).then_some(self.generation),
+            generation: short_generation(u32::from(self.generation & GENERATION_LONG)),
+            queues_asleep: self.generation & 0x80 != 0,
             home: Home::unpack(self.home),
             is_overlaid: self.flags & 0x40 != 0,
             is_alarmed: self.flags & 0x80 != 0,
@@ -155,6 +161,15 @@ impl Packed {
     fn has_ended(&self) -> bool {
         State::ALL[usize::from(self.flags & 7)].is_ended()
     }
+}
+
+/// Stands for a generation that has no room in a row.
+const GENERATION_LONG: u8 = 0x7f;
+
+/// A generation as a row has it; `None` from the 127th on: the record knows.
+pub fn short_generation(generation: u32) -> Option<u8> {
+    let short = u8::try_from(generation).ok();
+    short.filter(|short| *short < GENERATION_LONG)
 }
 
 const AT_MAX: i64 = (1 << 47) - 1;
@@ -488,6 +503,7 @@ mod tests {
             place: Place::Wheel,
             at_ms: n as i64 - 5,
             generation: Some(1),
+            queues_asleep: n.is_multiple_of(3),
             home: Home::Memtable,
             is_overlaid: false,
             is_alarmed: n.is_multiple_of(2),

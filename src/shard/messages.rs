@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::clock::{DurationMs, Now};
+use crate::executor::AttemptReport;
 use crate::ids::{AttemptToken, TaskId};
 use crate::metrics::Quantiles;
 use crate::shard::audit::AuditCounts;
@@ -133,7 +134,7 @@ pub struct VerbDone {
     pub stopping: bool,
 }
 
-/// How much of a task a verb is to show.
+/// How much of a task is to be shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wants {
     /// All of it: its record is read if need be.
@@ -174,7 +175,7 @@ pub enum Op {
 #[derive(Debug)]
 pub enum OpDone {
     /// Of a create.
-    Created(Created),
+    Created(Created<Shown>),
     /// Of a verb.
     Verb(Result<Box<VerbDone>, VerbRefused>),
 }
@@ -183,16 +184,22 @@ pub enum OpDone {
 #[derive(Debug)]
 pub struct RunOps {
     ops: VecDeque<Op>,
+    wants: Wants,
     by: String,
     done: Vec<OpDone>,
 }
 
 impl RunOps {
-    /// These operations, for `by`.
-    pub fn new(ops: Vec<Op>, by: String) -> Self {
+    /// These operations, for `by`. So much is shown of what is created; of all else what is at hand.
+    pub fn new(ops: Vec<Op>, wants: Wants, by: String) -> Self {
         let done = Vec::with_capacity(ops.len());
         let ops = ops.into();
-        Self { ops, by, done }
+        Self {
+            ops,
+            wants,
+            by,
+            done,
+        }
     }
 
     fn verb(&self, target: Target, event: Event) -> ApplyVerb {
@@ -215,7 +222,9 @@ impl Question for RunOps {
     fn work(mut self, core: &mut ShardCore, now: Now) -> Worked<Self> {
         while let Some(op) = self.ops.pop_front() {
             self.done.push(match op {
-                Op::Create(creation) => OpDone::Created(core.create(creation, &self.by, now)),
+                Op::Create(creation) => {
+                    OpDone::Created(core.create_shown(creation, self.wants, &self.by, now))
+                }
                 Op::Verb(target, event) => {
                     let verb = self.verb(target, event);
                     OpDone::Verb(verb.put(core, now).map(Box::new))
@@ -465,6 +474,54 @@ impl Question for FinishAttempt {
         core.change(self.task, self.event, &self.by, now)
             .ok_or(VerbRefused::NotFound)??;
         core.view_of(self.task, now).ok_or(VerbRefused::NotFound)
+    }
+}
+
+/// What executors report of many attempts.
+#[derive(Debug)]
+pub struct FinishMany {
+    reports: Arc<[AttemptReport]>,
+    /// How many are taken in.
+    done: usize,
+    refused: Vec<(TaskId, VerbRefused)>,
+}
+
+impl FinishMany {
+    /// All of these.
+    pub fn new(reports: Arc<[AttemptReport]>) -> Self {
+        Self {
+            reports,
+            done: 0,
+            refused: Vec::new(),
+        }
+    }
+}
+
+impl Question for FinishMany {
+    /// Those that changed nothing, and why.
+    type Answer = Vec<(TaskId, VerbRefused)>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
+        put_in_parts(self, core, now)
+    }
+
+    fn work(mut self, core: &mut ShardCore, now: Now) -> Worked<Self> {
+        while let Some(report) = self.reports.get(self.done) {
+            self.done += 1;
+            let event = Event::Finished {
+                token: report.token,
+                outcome: report.outcome.clone(),
+                started_at: report.started.map(|now| now.wall),
+            };
+            let changed = core.change(report.task, event, "executor", now);
+            if let Err(refused) = changed.map_or(Err(VerbRefused::NotFound), |done| Ok(done?)) {
+                self.refused.push((report.task, refused));
+            }
+            if core.is_full() && self.done < self.reports.len() {
+                return Worked::Again(self);
+            }
+        }
+        Worked::Done(self.refused)
     }
 }
 

@@ -23,7 +23,7 @@ use xxhash_rust::xxh3::Xxh3Builder;
 use crate::clock::{DurationMs, MonoMs, Now};
 use crate::ids::{ById, TaskId};
 use crate::metrics::{Quantiles, Rate};
-use crate::shard::index::{Home, Index, Row, RowId, TopicNumber};
+use crate::shard::index::{Home, Index, Row, RowId, TopicNumber, short_generation};
 use crate::shard::place::{Alarm, AlarmClock, Place, Setting, alarm_of_entry, alarms_of};
 use crate::shard::shelf::{ReadFor, Shelf, ShelfOptions};
 use crate::store::chunk::{
@@ -45,6 +45,8 @@ pub struct Entry {
     pub place: Place,
     row: RowId,
     is_dirty: bool,
+    /// As the row says.
+    is_alarmed: bool,
 }
 
 /// Counts that only grow.
@@ -405,6 +407,7 @@ impl TaskTable {
                 place: row.place,
                 row: number,
                 is_dirty: false,
+                is_alarmed: row.is_alarmed,
             }),
             Err(error) => {
                 self.note_fault(row.id, error);
@@ -603,7 +606,8 @@ impl TaskTable {
             state: task.state,
             place,
             at_ms: at_of(&task),
-            generation: u8::try_from(task.generation).ok(),
+            generation: short_generation(task.generation),
+            queues_asleep: queues_asleep(&task),
             home: Home::Memtable,
             is_overlaid: false,
             is_alarmed: true,
@@ -615,6 +619,7 @@ impl TaskTable {
             place,
             row,
             is_dirty: false,
+            is_alarmed: true,
         };
         self.awake.insert(id, entry);
         self.touched.push(id);
@@ -638,7 +643,8 @@ impl TaskTable {
         let answer = f(entry);
         let (task, place) = (&entry.task, entry.place);
         let (state, at_ms) = (task.state, at_of(task));
-        let generation = u8::try_from(task.generation).ok();
+        let generation = short_generation(task.generation);
+        let queues_asleep = queues_asleep(task);
         self.touched.push(id);
         let number = entry.row;
         let before = self.index.row(number);
@@ -647,6 +653,7 @@ impl TaskTable {
             row.place = place;
             row.at_ms = at_ms;
             row.generation = generation;
+            row.queues_asleep = queues_asleep;
         });
         if before.state != state {
             self.count(before.topic, before.state, -1);
@@ -657,14 +664,46 @@ impl TaskTable {
 
     /// Whether the alarms of a task are set.
     pub fn is_alarmed(&self, id: TaskId) -> bool {
-        self.row(id).is_some_and(|row| row.is_alarmed)
+        match self.awake.get(&id) {
+            Some(entry) => entry.is_alarmed,
+            None => self.row(id).is_some_and(|row| row.is_alarmed),
+        }
     }
 
-    /// The alarms of a task are set, or none is.
+    /// The alarms of a task that is awake are set, or none is.
     pub fn set_alarmed(&mut self, id: TaskId, is_alarmed: bool) {
-        if let Some(number) = self.number_of(id) {
-            self.index.change(number, |row| row.is_alarmed = is_alarmed);
+        if let Some(entry) = self.awake.get_mut(&id)
+            && entry.is_alarmed != is_alarmed
+        {
+            entry.is_alarmed = is_alarmed;
+            self.index
+                .change(entry.row, |row| row.is_alarmed = is_alarmed);
         }
+    }
+
+    fn set_row_alarmed(&mut self, number: RowId, id: TaskId, is_alarmed: bool) {
+        if let Some(entry) = self.awake.get_mut(&id) {
+            entry.is_alarmed = is_alarmed;
+        }
+        self.index.change(number, |row| row.is_alarmed = is_alarmed);
+    }
+
+    /// A due task goes from the wheel into the line before the slots, without being read. Whether it does: one that
+    /// is awake, or has to be looked at when it comes due, does not.
+    pub fn queue_asleep(&mut self, id: TaskId) -> bool {
+        let Some(number) = self
+            .index
+            .find(id)
+            .filter(|_| !self.awake.contains_key(&id))
+        else {
+            return false;
+        };
+        let row = self.index.row(number);
+        if !row.queues_asleep || row.is_overlaid || row.place != Place::Wheel {
+            return false;
+        }
+        self.index.change(number, |row| row.place = Place::Queued);
+        true
     }
 
     /// The record of a task is to be written: what stood in a chunk counts no more.
@@ -783,8 +822,7 @@ impl TaskTable {
                     // One that came from a chunk, to be written but not moved, had no alarm of its own.
                     if !row.is_alarmed && !entry.has_more_alarms {
                         let alarm = self.alarm_in_memory(&entry, now);
-                        let is_alarmed = alarm.is_some();
-                        self.index.change(number, |row| row.is_alarmed = is_alarmed);
+                        self.set_alarmed(id, alarm.is_some());
                         alarms.extend(alarm);
                     }
                     self.shelf.put(entry, value);
@@ -796,7 +834,7 @@ impl TaskTable {
                         let entry = self.entry_of_cancel(number, &cancel, due_ms);
                         let alarm = self.alarm_in_memory(&entry, now);
                         let is_alarmed = alarm.is_some();
-                        self.index.change(number, |row| row.is_alarmed = is_alarmed);
+                        self.set_row_alarmed(number, id, is_alarmed);
                         alarms.extend(alarm);
                         self.shelf.put(entry, value);
                     }
@@ -927,7 +965,7 @@ impl TaskTable {
         let is_asleep = !self.awake.contains_key(&id);
         if row.is_alarmed && stands && is_asleep && !entry.has_more_alarms {
             unset.extend(alarm_of_entry(entry.class, entry.wake_ms, id));
-            self.index.change(number, |row| row.is_alarmed = false);
+            self.set_row_alarmed(number, entry.id, false);
         }
     }
 
@@ -1009,7 +1047,7 @@ impl TaskTable {
                 } else {
                     alarms.extend(alarm_of_entry(entry.class, entry.wake_ms, entry.id));
                 }
-                self.index.change(number, |row| row.is_alarmed = true);
+                self.set_row_alarmed(number, entry.id, true);
             }
         }
         alarms
@@ -1115,7 +1153,7 @@ impl TaskTable {
                             self.overlays.insert(number, Home::Memtable);
                             let alarm = self.alarm_in_memory(entry, now);
                             let is_alarmed = alarm.is_some();
-                            self.index.change(number, |row| row.is_alarmed = is_alarmed);
+                            self.set_row_alarmed(number, entry.id, is_alarmed);
                             alarms.extend(alarm);
                             self.shelf.put(entry.clone(), value);
                         }
@@ -1173,7 +1211,7 @@ impl TaskTable {
                 continue;
             }
             if let Some(alarm) = self.alarm_in_memory(&entry, now) {
-                self.index.change(number, |row| row.is_alarmed = true);
+                self.set_row_alarmed(number, entry.id, true);
                 alarms.push(alarm);
             }
         }
@@ -1257,7 +1295,8 @@ impl TaskTable {
             state: entry.state,
             place,
             at_ms: at_of_entry(entry),
-            generation: u8::try_from(entry.generation).ok(),
+            generation: short_generation(entry.generation),
+            queues_asleep: false,
             home,
             is_overlaid: false,
             is_alarmed: false,
@@ -1330,9 +1369,9 @@ impl TaskTable {
                 let task = self.read(entry.id);
                 let settings = task.map(|entry| alarms_of(&entry.task, Place::Wheel));
                 alarms.extend(settings.into_iter().flatten().flatten());
-                self.index.change(number, |row| row.is_alarmed = true);
+                self.set_row_alarmed(number, entry.id, true);
             } else if let Some(alarm) = self.alarm_in_memory(&entry, now) {
-                self.index.change(number, |row| row.is_alarmed = true);
+                self.set_row_alarmed(number, entry.id, true);
                 alarms.push(alarm);
             }
         }
@@ -1349,6 +1388,11 @@ fn at_of_entry(entry: &ShelfEntry) -> i64 {
         true => entry.ended_ms,
         false => entry.due_ms,
     }
+}
+
+/// Whether nothing is to be noted of a task when it comes due, but that it waits for a slot.
+fn queues_asleep(task: &Task) -> bool {
+    task.spec.action.is_dispatched() && task.spec.timeouts.total.is_none()
 }
 
 /// What a row says of when: the end of a task that has ended, else its due time.

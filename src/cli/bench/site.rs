@@ -49,6 +49,7 @@ pub(super) struct Site {
 
 /// A service of this process.
 struct Own {
+    engine: Duetime,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<std::io::Result<()>>,
     /// Dropped last.
@@ -116,18 +117,15 @@ impl Site {
             http: HttpOptions::default(),
         };
         // A sender that is dropped asks for a stop just the same.
-        let serving =
-            actix_web::rt::spawn(serve(
-                bound,
-                engine,
-                options,
-                async move { drop(stopped.await) },
-            ));
+        let serving = actix_web::rt::spawn(serve(bound, engine.clone(), options, async move {
+            drop(stopped.await)
+        }));
         Ok(Self {
             address,
             peer: Peer::start()?,
             pushes,
             own: Some(Own {
+                engine,
                 data,
                 stop,
                 serving,
@@ -159,6 +157,11 @@ impl Site {
         self.own.as_ref().map(|own| own.data.path().to_owned())
     }
 
+    /// The engine of a service of this process.
+    pub(super) fn engine(&self) -> Option<&Duetime> {
+        self.own.as_ref().map(|own| &own.engine)
+    }
+
     /// Whether the service can reach a receiver on this machine's loopback address.
     pub(super) fn reaches_receiver(&self) -> bool {
         self.address.ip().is_loopback()
@@ -183,6 +186,7 @@ impl Site {
     pub(super) async fn close(self) -> Result<(), Failure> {
         self.peer.server.stop(false).await;
         let Some(own) = self.own else { return Ok(()) };
+        drop(own.engine);
         let _ = own.stop.send(());
         let limit = GRACE.to_std() * 2;
         match tokio::time::timeout(limit, own.serving).await {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::clock::{MonoMs, Now};
 use crate::ids::TaskId;
 use crate::shard::core::{Armed, Effect, Launch, REPORT_MARGIN, ShardCore};
+use crate::shard::index::Row;
 use crate::shard::place::{ARM_AHEAD, Alarm, AlarmClock, Place, Setting, alarms_of};
 use crate::task::event::Event;
 use crate::task::model::{Lane, State, Task};
@@ -57,9 +58,9 @@ impl ShardCore {
         }
         // In due order over both clocks that tasks are due by; attempts that are over make room first.
         rung.sort_by_key(|(clock, at, _)| (*clock != AlarmClock::Mono, *at));
-        for (_, _, alarm) in rung {
+        for (_, at, alarm) in rung {
             match alarm {
-                Alarm::Due(id) => self.on_due(id, now),
+                Alarm::Due(id) => self.on_due(id, at, now),
                 Alarm::Overdue(id) => self.on_overdue(id, now),
                 Alarm::TotalTime(id) => self.on_total_time(id, now),
                 Alarm::Expire(id) => self.forget(id),
@@ -101,9 +102,11 @@ impl ShardCore {
         true
     }
 
-    fn on_due(&mut self, id: TaskId, now: Now) {
-        let is_awaited = self.table.row(id).map(|row| row.place);
-        if is_awaited != Some(Place::Wheel) {
+    fn on_due(&mut self, id: TaskId, alarm_ms: i64, now: Now) {
+        let Some(row) = self.table.row(id).filter(|row| row.place == Place::Wheel) else {
+            return;
+        };
+        if row.queues_asleep && self.queue_asleep(&row, alarm_ms + ARM_AHEAD.0 as i64) {
             return;
         }
         let Some(entry) = self.table.wake(id) else {
@@ -123,6 +126,24 @@ impl ShardCore {
             }
             Action::Http(_) | Action::Handler { .. } => self.stand(id, Place::Queued, now),
         }
+    }
+
+    /// Puts a due task into the line before the slots, without reading it, if that is where it belongs.
+    fn queue_asleep(&mut self, row: &Row, fire_ms: i64) -> bool {
+        let Some(topic) = self.table.topic_of(row) else {
+            return false;
+        };
+        let has_room =
+            self.slots.nobody_waits() && !self.draining && self.slots.has_room_for(topic);
+        if has_room || self.book.get(topic).is_held() {
+            return false;
+        }
+        let topic = topic.clone();
+        let queues = self.table.queue_asleep(row.id);
+        if queues {
+            self.slots.wait(&topic, fire_ms, row.id);
+        }
+        queues
     }
 
     fn on_overdue(&mut self, id: TaskId, now: Now) {

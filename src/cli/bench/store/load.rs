@@ -15,7 +15,7 @@ use crate::clock::WallMs;
 use crate::engine::Duetime;
 use crate::engine::handle::BatchOp;
 use crate::shard::create::Created;
-use crate::shard::messages::{OpDone, Target};
+use crate::shard::messages::{OpDone, Target, Wants};
 use crate::task::event::Event;
 use crate::task::spec::{Action, RawJson, TaskKey, TopicName};
 use crate::task::{NewTask, When};
@@ -133,7 +133,7 @@ where
                     return Ok(());
                 }
                 let op = op.clone();
-                let asked = engine.batch((from..to).map(op), None, "bench");
+                let asked = engine.batch((from..to).map(op), None, Wants::Slim, "bench");
                 let answers = tokio::time::timeout(ANSWER_MAX, asked).await;
                 let answers = answers.map_err(|_| {
                     Failure::new(format!("a batch had no answer within {ANSWER_MAX:?}"))

@@ -273,12 +273,13 @@ fn many_operations_are_one_step_and_each_sees_those_before_it() {
             Op::Verb(named.clone(), cancel),
             Op::Verb(named, Event::Resume),
         ],
+        Wants::Slim,
         "test".to_owned(),
     ));
-    assert!(matches!(&done[0], OpDone::Created(Created::New(view)) if view.task.id == id));
+    assert!(matches!(&done[0], OpDone::Created(Created::New(task)) if task.id() == id));
     let extended = shell.task(id).due.at;
     assert!(
-        matches!(&done[1], OpDone::Created(Created::Existing(view)) if view.task.due.at == extended)
+        matches!(&done[1], OpDone::Created(Created::Existing(task)) if task.slim().due_at == extended)
     );
     assert!(
         matches!(&done[2], OpDone::Verb(Ok(done)) if done.view.slim().state == State::Cancelled)
