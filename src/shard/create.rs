@@ -87,7 +87,7 @@ impl ShardCore {
     }
 
     fn make(&mut self, new: Creation, by: &str, now: Now) -> Created<TaskId> {
-        if self.view_of(new.id, now).is_some() {
+        if self.table.row(new.id).is_some() && self.view_of(new.id, now).is_some() {
             return Created::New(new.id);
         }
         let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);

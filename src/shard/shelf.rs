@@ -56,7 +56,7 @@ pub struct ShelfOptions {
 impl Default for ShelfOptions {
     fn default() -> Self {
         Self {
-            fold_bytes: 32 * 1024 * 1024,
+            fold_bytes: 16 * 1024 * 1024,
         }
     }
 }
@@ -259,7 +259,7 @@ impl Shelf {
 
     /// The record of a task is no longer needed.
     pub fn forget_recent(&mut self, id: TaskId) {
-        self.recent.tasks.remove(&id);
+        self.recent.tasks.swap_remove(&id);
     }
 
     /// The latest record of a task whose home is the memtable.

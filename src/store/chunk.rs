@@ -18,12 +18,14 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use indexmap::IndexMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::ids::{ById, TaskId};
+use crate::ids::{IdHasher, TaskId};
 use crate::limits::ARM_AHEAD;
 use crate::store::{RecordKey, StoreError};
 use crate::task::model::{Lane, State, Task};
@@ -200,8 +202,8 @@ pub struct Recent {
 /// What the journal holds and no chunk does yet: of each task its latest record.
 #[derive(Default, Debug)]
 pub struct Memtable {
-    /// Tasks that are there. One that was removed is in none.
-    pub tasks: ById<Recent>,
+    /// Tasks that are there, one beside the other in memory. One that was removed is in none.
+    pub tasks: IndexMap<TaskId, Recent, BuildHasherDefault<IdHasher>>,
     /// Tombstones and kept answers that changed; `None` where one is gone.
     pub notes: HashMap<RecordKey, Option<Bytes>>,
     /// What was written to the journal for it, in bytes.

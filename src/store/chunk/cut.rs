@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use super::{CHUNK_BYTES, CHUNK_RECORDS_MAX, ChunkId, ChunkIndex, Class, Memtable, PackedChunk};
-use crate::ids::TaskId;
 
 /// Gives one chunk after the other.
 #[derive(Debug)]
 pub(in crate::store) struct Cutter {
     table: Arc<Memtable>,
     /// Keys of its tasks, sorted: small, so that sorting moves little.
-    order: Vec<(Class, i64, TaskId)>,
+    order: Vec<(Class, i64, usize)>,
     at: usize,
     next: ChunkId,
 }
@@ -26,9 +25,9 @@ pub(in crate::store) struct Cut {
 impl Cutter {
     /// Chunks of these tasks, numbered from `first`. Sorts, which takes about 0.1 µs a task.
     pub(in crate::store) fn new(table: Arc<Memtable>, first: ChunkId) -> Self {
-        let tasks = table.tasks.iter();
+        let tasks = table.tasks.values().enumerate();
         let mut order: Vec<_> = tasks
-            .map(|(id, recent)| (recent.entry.class, recent.entry.wake_ms, *id))
+            .map(|(place, recent)| (recent.entry.class, recent.entry.wake_ms, place))
             .collect();
         order.sort_unstable();
         Self {
@@ -55,12 +54,12 @@ impl Iterator for Cutter {
         // First only looked up: each is somewhere else in memory, and so the processor fetches many at once.
         let mut records = Vec::with_capacity(CHUNK_RECORDS_MAX);
         let mut bytes = 0;
-        while let Some((of, _, task)) = self.order.get(self.at)
+        while let Some((of, _, place)) = self.order.get(self.at)
             && *of == class
             && records.len() < CHUNK_RECORDS_MAX
             && bytes < CHUNK_BYTES
         {
-            let recent = &self.table.tasks[task];
+            let recent = &self.table.tasks[*place];
             bytes += recent.value.len();
             records.push(recent);
             self.at += 1;

@@ -402,7 +402,7 @@ impl<S: ShardStore> Owner<S> {
             }
             Change::Remove => {
                 self.outdate(id);
-                self.table.tasks.remove(&id);
+                self.table.tasks.swap_remove(&id);
             }
         }
     }
