@@ -134,7 +134,7 @@ sections! {
         /// The data directory.
         data: PathBuf = PathBuf::from("./data");
         /// Size of a shard's journal at which it is folded into chunks.
-        checkpoint_bytes: ByteSize = ByteSize(16 * MIB),
+        checkpoint_bytes: ByteSize = ByteSize(12 * MIB),
             within ByteSize(MIB / 16)..=ByteSize(4 * GIB), "from 64KiB to 4GiB";
         /// sled's page cache.
         cache: ByteSize = ByteSize(64 * MIB), within ByteSize(MIB)..=ByteSize(1024 * GIB), "from 1MiB to 1024GiB";

@@ -12,7 +12,7 @@
 //! Slots map to shards by rendezvous hashing ([`SlotMap`]): with another number of shards whole slots move,
 //! and few of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::str::FromStr;
@@ -148,6 +148,9 @@ impl Hasher for IdHasher {
         self.0 ^ self.0 >> 32
     }
 }
+
+/// A set of task ids.
+pub type IdSet = HashSet<TaskId, BuildHasherDefault<IdHasher>>;
 
 /// A map by task id.
 pub type ById<T> = HashMap<TaskId, T, BuildHasherDefault<IdHasher>>;

@@ -679,7 +679,7 @@ impl ShardCore {
         self.dirty_bytes = 0;
         for id in std::mem::take(&mut self.dirty) {
             match self.table.awake(id) {
-                Some(entry) => batch.put_task(&entry.task),
+                Some(entry) => entry.write(&mut batch),
                 None if self.table.row(id).is_none() => batch.remove_task(id),
                 // It can't be read, so nothing of it has changed.
                 None => {}

@@ -56,7 +56,7 @@ pub struct ShelfOptions {
 impl Default for ShelfOptions {
     fn default() -> Self {
         Self {
-            fold_bytes: 16 * 1024 * 1024,
+            fold_bytes: 12 * 1024 * 1024,
         }
     }
 }

@@ -11,18 +11,18 @@
 //! Who waits is served in due order, but for topics that have their share. Cost: O(log n) per change; a look for the
 //! next passes over at most one topic per share that is full.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::TaskId;
-use crate::task::spec::TopicName;
+use crate::ids::{IdSet, TaskId};
+use crate::task::spec::{ByTopic, TopicName};
 
 /// Slots and the line before them. See the module's header.
 #[derive(Debug)]
 pub struct Slots {
     max: usize,
-    taken: BTreeSet<TaskId>,
-    taken_by: HashMap<TopicName, usize>,
-    lines: HashMap<TopicName, BTreeSet<(i64, TaskId)>>,
+    taken: IdSet,
+    taken_by: ByTopic<usize>,
+    lines: ByTopic<BTreeSet<(i64, TaskId)>>,
     /// The first of each line.
     heads: BTreeMap<(i64, TaskId), TopicName>,
 }
@@ -32,9 +32,9 @@ impl Slots {
     pub fn new(max: usize) -> Self {
         Self {
             max,
-            taken: BTreeSet::new(),
-            taken_by: HashMap::new(),
-            lines: HashMap::new(),
+            taken: IdSet::default(),
+            taken_by: ByTopic::default(),
+            lines: ByTopic::default(),
             heads: BTreeMap::new(),
         }
     }
@@ -70,7 +70,7 @@ impl Slots {
     }
 
     /// Who has a slot.
-    pub fn taken(&self) -> &BTreeSet<TaskId> {
+    pub fn taken(&self) -> &IdSet {
         &self.taken
     }
 

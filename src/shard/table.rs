@@ -29,11 +29,13 @@ use crate::shard::shelf::{ReadFor, Shelf, ShelfOptions};
 use crate::store::chunk::{
     CHUNK_BYTES, ChunkId, ChunkIndex, Class, Entry as ShelfEntry, Mask, key_hash,
 };
-use crate::store::codec::{Cancel, Change, decode_cancel, decode_task};
+use crate::store::codec::{
+    Cancel, Change, SpecBytes, decode_cancel, decode_task, decode_task_and_spec,
+};
 use crate::store::{Batch, RecordKey, StoreError};
 use crate::task::event::Event;
 use crate::task::model::{State, Task};
-use crate::task::spec::{TaskKey, TopicName};
+use crate::task::spec::{ByTopic, TaskKey, TopicName};
 use crate::task::transition::{Context, Retention, apply};
 
 /// A task that is awake, and its place.
@@ -47,6 +49,18 @@ pub struct Entry {
     is_dirty: bool,
     /// As the row says.
     is_alarmed: bool,
+    /// The task's spec as it was read.
+    spec: Option<SpecBytes>,
+}
+
+impl Entry {
+    /// Writes the task as it is.
+    pub fn write(&self, batch: &mut Batch) {
+        match &self.spec {
+            Some(spec) => batch.put_read_task(&self.task, spec),
+            None => batch.put_task(&self.task),
+        }
+    }
 }
 
 /// Counts that only grow.
@@ -182,13 +196,11 @@ impl Default for TableOptions {
     }
 }
 
-type Hashed<K, V> = HashMap<K, V, Xxh3Builder>;
-
 /// The lines of all topics, by name and by number.
 #[derive(Debug, Default)]
 struct Lines {
     by_number: Vec<Option<TopicLine>>,
-    by_name: Hashed<TopicName, TopicNumber>,
+    by_name: ByTopic<TopicNumber>,
     free: Vec<TopicNumber>,
     /// With so many lines the idle ones are dropped before the next begins.
     lines_max: usize,
@@ -264,7 +276,7 @@ pub struct TaskTable {
     /// Laid beside sleeping records in this step, with the due time that each of them had.
     cancels: ById<(Cancel, i64)>,
     /// Where the cancels are that stand beside records.
-    overlays: Hashed<RowId, Home>,
+    overlays: HashMap<RowId, Home, Xxh3Builder>,
     lines: Lines,
     shelf: Shelf,
     /// The store has failed: the shard has to be started anew.
@@ -402,8 +414,9 @@ impl TaskTable {
     fn read_row(&mut self, number: RowId, why: ReadFor) -> Option<Entry> {
         let row = self.index.row(number);
         match self.decode(number, &row, why) {
-            Ok(task) => Some(Entry {
+            Ok((task, spec)) => Some(Entry {
                 task: Arc::new(task),
+                spec,
                 place: row.place,
                 row: number,
                 is_dirty: false,
@@ -416,11 +429,17 @@ impl TaskTable {
         }
     }
 
-    fn decode(&mut self, number: RowId, row: &Row, why: ReadFor) -> Result<Task, StoreError> {
+    fn decode(
+        &mut self,
+        number: RowId,
+        row: &Row,
+        why: ReadFor,
+    ) -> Result<(Task, Option<SpecBytes>), StoreError> {
         let value = self.shelf.read(row.id, row.home, why)?;
-        let mut task = decode_task(row.id, &value).map_err(|damaged| damaged.of(row.id))?;
+        let read = decode_task_and_spec(row.id, &value);
+        let (mut task, spec) = read.map_err(|damaged| damaged.of(row.id))?;
         if !row.is_overlaid {
-            return Ok(task);
+            return Ok((task, spec));
         }
         let cancel = match self.cancels.get(&row.id) {
             Some((cancel, _)) => cancel.clone(),
@@ -433,7 +452,7 @@ impl TaskTable {
             }
         };
         cancel_record(&mut task, &cancel);
-        Ok(task)
+        Ok((task, spec))
     }
 
     /// One damaged record is set aside; a store that fails is the end of this table.
@@ -620,6 +639,7 @@ impl TaskTable {
             row,
             is_dirty: false,
             is_alarmed: true,
+            spec: None,
         };
         self.awake.insert(id, entry);
         self.touched.push(id);
@@ -1088,8 +1108,8 @@ impl TaskTable {
         if self.cancels.contains_key(&row.id) {
             return None;
         }
-        let task = match self.decode(number, row, ReadFor::Move) {
-            Ok(task) => task,
+        let (task, _) = match self.decode(number, row, ReadFor::Move) {
+            Ok(read) => read,
             Err(error) => {
                 self.note_fault(row.id, error);
                 return None;
@@ -1339,7 +1359,7 @@ impl TaskTable {
                 let cancel = decode_cancel(id, &value).map_err(|damaged| damaged.of(id))?;
                 let row = self.index.row(number);
                 if row.home == Home::Memtable && !row.is_overlaid {
-                    let mut task = self.decode(number, &row, ReadFor::Move)?;
+                    let (mut task, _) = self.decode(number, &row, ReadFor::Move)?;
                     cancel_record(&mut task, &cancel);
                     let entry = ShelfEntry::of(&task, self.seed);
                     self.recover_row(&entry, Home::Memtable, now);

@@ -18,6 +18,8 @@
 
 mod record;
 
+use std::sync::Arc;
+
 use bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
 use bincode::{BorrowDecode, Encode};
 use bytes::Bytes;
@@ -32,7 +34,7 @@ use crate::ids::TaskId;
 use crate::store::chunk::{ChunkId, Mask};
 use crate::store::{KeptAnswer, Note, RecordKey, StoreError, Tombstone};
 use crate::task::Task;
-use crate::task::spec::{TaskKey, TopicName};
+use crate::task::spec::{TaskKey, TaskSpec, TopicName};
 
 /// Largest value, in bytes: payload, facts, result and a full history come to about one third of it.
 pub const RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -178,7 +180,13 @@ impl Batch {
 
     /// Writes a task, new or changed.
     pub fn put_task(&mut self, task: &Task) {
-        self.put(RecordKey::Task(task.id), 0, &TaskRecordV1::from(task));
+        self.put(RecordKey::Task(task.id), 0, &TaskRecordV1::of(task, None));
+    }
+
+    /// The same for a task whose spec is at hand as it was read.
+    pub fn put_read_task(&mut self, task: &Task, spec: &SpecBytes) {
+        let record = TaskRecordV1::of(task, spec.of(task));
+        self.put(RecordKey::Task(task.id), 0, &record);
     }
 
     /// Cancels a task whose record stands in a chunk.
@@ -501,9 +509,39 @@ pub fn decode_seed(key: &[u8], value: &[u8]) -> Result<u64, Damaged> {
 /// A task's value.
 pub fn encode_task(task: &Task) -> Bytes {
     let mut value = Vec::new();
-    let record = TaskRecordV1::from(task);
+    let record = TaskRecordV1::of(task, None);
     encode_value(&mut value, &RecordKey::Task(task.id).to_bytes(), &record);
     Bytes::from(value)
+}
+
+/// The stored bytes of a task's spec, so that they need not be made again.
+#[derive(Clone, Debug)]
+pub struct SpecBytes {
+    spec: Arc<TaskSpec>,
+    encoded: Bytes,
+}
+
+impl SpecBytes {
+    /// Unless the task has another spec by now.
+    fn of(&self, task: &Task) -> Option<&[u8]> {
+        Arc::ptr_eq(&self.spec, &task.spec).then_some(&self.encoded)
+    }
+}
+
+/// Reads a task's value that may be written again soon.
+///
+/// # Errors
+/// When the value is not what was written for this task.
+pub fn decode_task_and_spec(
+    id: TaskId,
+    value: &[u8],
+) -> Result<(Task, Option<SpecBytes>), Damaged> {
+    let record: TaskRecordV1<'_> = decode_value(&RecordKey::Task(id).to_bytes(), value)?;
+    let encoded = record.spec_in(value).map(Bytes::copy_from_slice);
+    let task = record.into_task(id)?;
+    let spec = Arc::clone(&task.spec);
+    let bytes = encoded.map(|encoded| SpecBytes { spec, encoded });
+    Ok((task, bytes))
 }
 
 /// Reads a task's value.
@@ -808,6 +846,23 @@ mod tests {
         #[test]
         fn every_task_comes_back_as_it_was(task in a_task()) {
             prop_assert_eq!(&decode_task(task.id, &value_of(&task)).unwrap(), &task);
+        }
+
+        #[test]
+        fn a_task_that_was_read_is_written_again_byte_for_byte(task in a_task()) {
+            let value = value_of(&task);
+            let (mut read, spec) = decode_task_and_spec(task.id, &value).unwrap();
+            let spec = spec.unwrap();
+            prop_assert!(spec.of(&read).is_some_and(|spec| spec.len() > 10));
+            let write = |task: &Task| {
+                let mut batch = Batch::new(SteadyMs(0));
+                batch.put_read_task(task, &spec);
+                first_value(&mut batch)
+            };
+            prop_assert_eq!(write(&read), value);
+            // With another spec the old bytes are not taken.
+            read.spec = Arc::new(TaskSpec { max_lateness: Some(DurationMs(7)), ..(*read.spec).clone() });
+            prop_assert_eq!(write(&read), value_of(&read));
         }
 
         #[test]

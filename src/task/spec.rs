@@ -1,9 +1,11 @@
 //! What a caller asks for: names, action, limits. Fixed when the task is created, shared by all its copies.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use xxhash_rust::xxh3::Xxh3Builder;
 
 use crate::clock::DurationMs;
 use crate::limits;
@@ -90,6 +92,9 @@ names! {
     /// The caller's own id inside a topic: at most 256 bytes, no control characters.
     TaskKey, limits::KEY_BYTES_MAX;
 }
+
+/// A map by topic.
+pub type ByTopic<T> = HashMap<TopicName, T, Xxh3Builder>;
 
 /// JSON text that is passed on as it came.
 #[derive(Clone, PartialEq, Eq)]

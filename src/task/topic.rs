@@ -1,12 +1,11 @@
 //! Topics: the defaults, limits and pauses that tasks of one business line share.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::task::model::PauseClock;
 use crate::task::retry::RetryPolicy;
-use crate::task::spec::{Action, Class, Delivery, Timeouts, TopicName};
+use crate::task::spec::{Action, ByTopic, Class, Delivery, Timeouts, TopicName};
 use crate::task::transition::Retention;
 
 /// What to do when a live task already has the key of a new one.
@@ -121,7 +120,7 @@ impl Topic {
 /// All topics at one moment; never changed, only replaced.
 #[derive(Clone, Debug, Default)]
 pub struct TopicBook {
-    topics: HashMap<TopicName, Arc<Topic>>,
+    topics: ByTopic<Arc<Topic>>,
     undeclared: Arc<Topic>,
     edition: u64,
 }
