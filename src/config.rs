@@ -36,7 +36,9 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::clock::DurationMs;
 use crate::engine::disk::RESERVE_BYTES;
 use crate::ids::SLOTS;
+use crate::shard::rescue::DwellAction;
 use crate::task::duration;
+use crate::watchdog::Bounds;
 
 /// What all configuration variables begin with.
 const PREFIX: &str = "DUETIME_";
@@ -158,6 +160,16 @@ sections! {
         queue: usize = 20_000, within 1..=32_768, "from 1 to 32768";
     }
 
+    /// `[rescue]`: the second net under what is on its way.
+    rescue: RescueConfig {
+        /// From one sweep to the next.
+        every: DurationMs = DurationMs::secs(60), within DurationMs::secs(1)..=days(1), "from PT1S to P1D";
+        /// How long a task may be handed out and not started, or due and not taken.
+        dwell: DurationMs = DurationMs::secs(600), within DurationMs::secs(1)..=days(1), "from PT1S to P1D";
+        /// What follows then for one that was handed out.
+        on_dwell: DwellAction = DwellAction::Alert;
+    }
+
     /// `[limits]`: what callers may ask for.
     limits: LimitsConfig {
         /// How far ahead of now a due time may lie.
@@ -180,6 +192,20 @@ sections! {
         keep: usize = 7, within 1..=10_000, "from 1 to 10000";
         /// The directory under which they are made.
         dir: PathBuf = PathBuf::from("./backups");
+        /// Where the journals are copied to as they grow; none = they are not.
+        journal_dir: Option<PathBuf> = None;
+    }
+
+    /// `[supervision]`: what is done about parts that hang.
+    supervision: SupervisionConfig {
+        /// A part that was not heard of for so long is replaced.
+        silence: DurationMs = Bounds::default().stuck,
+            within DurationMs(500)..=DurationMs::secs(3600), "from PT0.5S to PT1H";
+        /// A wait for the disk is no silence until it is longer than this.
+        disk_wait: DurationMs = Bounds::default().wait_max,
+            within DurationMs(500)..=DurationMs::secs(3600), "from PT0.5S to PT1H";
+        /// Threads that hang and were replaced; with one more the process leaves.
+        zombies: usize = 8, within 0..=1024, "at most 1024";
     }
 
     /// `[shutdown]`: how the process leaves.
@@ -602,6 +628,15 @@ impl Setting for PathBuf {
     }
 }
 
+/// An empty text is none.
+impl Setting for Option<PathBuf> {
+    const SHAPE: &'static str = "a path, or empty";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        Ok((!text.is_empty()).then(|| text.into()))
+    }
+}
+
 impl Setting for DurationMs {
     const SHAPE: &'static str = "an ISO 8601 duration such as PT30S";
 
@@ -681,6 +716,19 @@ impl Setting for LogFormat {
         match text {
             "text" => Ok(Self::Text),
             "json" => Ok(Self::Json),
+            _ => Self::not(format_args!("`{text}`")),
+        }
+    }
+}
+
+impl Setting for DwellAction {
+    const SHAPE: &'static str = "`alert`, `retry` or `dead`";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        match text {
+            "alert" => Ok(Self::Alert),
+            "retry" => Ok(Self::Retry),
+            "dead" => Ok(Self::Dead),
             _ => Self::not(format_args!("`{text}`")),
         }
     }

@@ -20,8 +20,12 @@
 //! | `return(full)` | the step fails with "no space left on device" |
 //! | `panic` | the thread panics |
 //! | `pause` | the thread is blocked until the point is set to something else |
+//! | `return(livelock)` | the thread spins, without yielding, until the point is set to something else |
 //! | `sleep(ms)` | the thread is slow |
 //! | `off` | nothing |
+//!
+//! A name with a thread behind it, `journal::written@journal-01`, is that point on that thread only: so one shard is hit,
+//! and the others go on.
 //!
 //! `FAILPOINTS` is read when the first point is reached. One that is wrong panics there, so that nobody takes a
 //! misspelt experiment for a passed one. A test in the same process calls `set`.
@@ -69,6 +73,36 @@ pub const POINTS: &[(&str, &str)] = &[
         "after sled is synced, before segments of the journal are dropped",
     ),
     ("fold::dropped", "after segments of the journal are dropped"),
+    ("shard::start", "before a shard's store is opened"),
+    ("shard::started", "when a shard's actor begins"),
+    (
+        "shard::handler",
+        "when it has been told the time, or of a commit, before it works on that",
+    ),
+    (
+        "shard::future",
+        "before a batch is committed, on the thread that does it",
+    ),
+    ("shard::stopped", "when a shard's actor ends"),
+    ("scheduler::started", "when the scheduler begins"),
+    ("scheduler::handler", "before it tells shards the time"),
+    ("scheduler::future", "after it has slept"),
+    ("scheduler::stopped", "when it ends"),
+    ("push::started", "when the actor of HTTP pushes begins"),
+    (
+        "push::handler",
+        "when it has taken an attempt from its mailbox",
+    ),
+    ("push::future", "before a push is begun"),
+    ("push::stopped", "when it ends"),
+    ("registry::handler", "before the registry changes anything"),
+    ("watchdog::started", "when the watchdog begins"),
+    (
+        "watchdog::handler",
+        "before it notes what it was told of a child",
+    ),
+    ("watchdog::future", "before a round"),
+    ("watchdog::stopped", "when it ends"),
 ];
 
 /// Does here what the test has asked for, which is nothing unless it has.
@@ -97,6 +131,7 @@ pub use armed::set;
 mod armed {
     use std::io;
     use std::sync::Once;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
     use nix::errno::Errno;
@@ -107,14 +142,19 @@ mod armed {
     /// How long a late death is awaited.
     const LATE: Duration = Duration::from_millis(50);
 
+    /// Whether a point of one thread was ever set.
+    static ON_THREADS: AtomicBool = AtomicBool::new(false);
+
     /// Sets what happens at a point from now on, in this process.
     ///
     /// # Errors
     /// There is no such point, or no such action; says which.
     pub fn set(name: &str, actions: &str) -> Result<(), String> {
-        if !POINTS.iter().any(|(known, _)| *known == name) {
+        let point = name.split_once('@').map_or(name, |(point, _)| point);
+        if !POINTS.iter().any(|(known, _)| *known == point) {
             return Err(format!("there is no failpoint {name}"));
         }
+        ON_THREADS.fetch_or(point != name, Ordering::SeqCst);
         fail::cfg(name, actions).map_err(|error| format!("failpoint {name}: {error}"))
     }
 
@@ -132,8 +172,29 @@ mod armed {
                 tracing::warn!(name, actions, "failpoint set");
             }
         });
+        if ON_THREADS.load(Ordering::SeqCst)
+            && let Some(thread) = std::thread::current().name()
+        {
+            meet(&format!("{name}@{thread}"))?;
+        }
+        meet(name)
+    }
+
+    fn meet(name: &str) -> io::Result<()> {
         fail::fail_point!(name, |action| act(name, action.as_deref()));
         Ok(())
+    }
+
+    /// Keeps a core busy for as long as the point says so.
+    fn spin(name: &str) {
+        let is_told = |(point, actions): &(String, String)| {
+            point == name && actions.contains("return(livelock)")
+        };
+        while fail::list().iter().any(is_told) {
+            for _ in 0..100_000 {
+                std::hint::spin_loop();
+            }
+        }
     }
 
     fn die() -> ! {
@@ -147,6 +208,10 @@ mod armed {
             Some("late") => {
                 std::thread::sleep(LATE);
                 die()
+            }
+            Some("livelock") => {
+                spin(name);
+                Ok(())
             }
             Some("error") => Err(io::Error::other(format!("injected at {name}"))),
             Some("full") => Err(Errno::ENOSPC.into()),

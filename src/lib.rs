@@ -57,6 +57,66 @@
 //! }
 //! ```
 //!
+//! # Handlers
+//!
+//! A handler is an async function, or one that blocks its thread and gets one of its own. It reads its task's payload as
+//! a type, sees how much time it has left, and listens to its token. It may panic, block or never return: its own
+//! attempt fails or times out, and nothing else is held up ([`executor::handler`] has the table).
+//!
+//! ```
+//! use std::thread;
+//! use std::time::Duration;
+//! use duetime::{Action, Duetime, HandlerError, HandlerResult, HandlerTask, NewTask, State, Target, TopicName};
+//! use serde::Deserialize;
+//! use serde_json::json;
+//!
+//! #[derive(Deserialize)]
+//! struct Transfer {
+//!     number: u64,
+//!     pages: u32,
+//! }
+//!
+//! async fn ask_bank(task: HandlerTask) -> HandlerResult {
+//!     let transfer: Transfer = task.payload_as()?; // fails for good, and names the field
+//!     tokio::select! {
+//!         () = tokio::time::sleep(Duration::from_millis(5)) => Ok(Some(json!({"through": transfer.number}))),
+//!         () = task.cancel.cancelled() => Err(HandlerError::new("cut_short", "the bank takes its time")),
+//!     }
+//! }
+//!
+//! fn print(task: HandlerTask) -> HandlerResult {
+//!     let transfer: Transfer = task.payload_as()?;
+//!     for page in 0..transfer.pages {
+//!         if task.cancel.is_cancelled() || task.remaining() < Duration::from_secs(1) {
+//!             return Err(HandlerError::new("unfinished", format!("{page} pages are printed")));
+//!         }
+//!         thread::sleep(Duration::from_millis(1)); // a printer
+//!     }
+//!     Ok(None)
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let data = tempfile::tempdir()?;
+//! let engine = Duetime::builder()
+//!     .data_dir(data.path())
+//!     .handler("ask-bank", ask_bank)
+//!     .blocking_handler("print", print)
+//!     .start()
+//!     .await?;
+//! # for name in ["ask-bank", "print"] {
+//! #     let task = NewTask::new(TopicName::parse("transfer")?).key(name)?.payload(&json!({"number": 7, "pages": 2}));
+//! #     engine.create(task.action(Action::Handler { name: name.into() }), "shop").await?;
+//! #     let task = Target::Key(TopicName::parse("transfer")?, duetime::TaskKey::parse(name)?);
+//! #     while engine.get(task.clone()).await?.is_some_and(|view| view.task.state != State::Succeeded) {
+//! #         tokio::task::yield_now().await;
+//! #     }
+//! # }
+//! # engine.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The same HTTP API that the service has can be mounted into your own actix-web `App`: see [`http::configure`].
 //!
 //! # Reading the code

@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use xxhash_rust::xxh3::xxh3_64;
 
-use support::{Random, SOON, assert_no_blobs, copy_directory, files_of, now_ms};
+use support::{Random, SOON, assert_no_blobs, copy_directory, files_of, now_ms, until};
 
 /// Places that are damaged in a plain run.
 const FLIPS: usize = 200;
@@ -43,6 +43,8 @@ const FLIPS: usize = 200;
 const AT_A_TIME: usize = 4;
 /// A start on a damaged directory, and all answers, take no longer than this.
 const START_MAX: Duration = Duration::from_secs(20);
+/// How long sled waits with a flush.
+const FLUSH_EVERY_MS: u64 = 50;
 /// Where the process that looks finds its directory.
 const LOOK_AT: &str = "DUETIME_LOOK_AT";
 
@@ -63,7 +65,7 @@ fn builder(data: &Path) -> duetime::Builder {
             ..TableOptions::default()
         })
         .store(LocalOptions {
-            flush_every_ms: 50,
+            flush_every_ms: FLUSH_EVERY_MS,
             ..LocalOptions::default()
         })
         .handler("works", |task: HandlerTask| async move {
@@ -555,14 +557,28 @@ fn directories() -> (tempfile::TempDir, tempfile::TempDir) {
         assert!(folds >= 4, "{folds} folds");
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
         fs::write(work.path().join("ids"), ids.join("\n")).expect("it is written");
-        // Its last fold and its last flush are over.
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        until("its last fold and its last flush are over", SOON, || {
+            is_at_rest(&data).then_some(())
+        });
         let running = copied(work.path());
         engine.shutdown().await;
         running
     });
     assert_no_blobs(&data);
     (running, work)
+}
+
+/// Nothing has been written for several times as long as sled waits with a flush, and a fold between two slices.
+fn is_at_rest(data: &Path) -> bool {
+    let files = files_of(data);
+    let written = files.iter().map(|file| fs::metadata(file)?.modified());
+    // A file that goes while it is looked at is a change, too.
+    let Ok(last) = written.collect::<std::io::Result<Vec<_>>>() else {
+        return false;
+    };
+    let last = last.into_iter().max();
+    let since = last.and_then(|last| last.elapsed().ok());
+    since > Some(Duration::from_millis(4 * FLUSH_EVERY_MS))
 }
 
 fn copied(place: &Path) -> tempfile::TempDir {

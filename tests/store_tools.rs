@@ -409,7 +409,6 @@ fn a_directory_in_use_is_refused_at_once_and_says_by_whom() {
     let data = text(&data);
     for arguments in [
         &["serve", "--listen", "127.0.0.1:0", "--data", data] as &[&str],
-        &["store", "export", "--data", data],
         &["store", "doctor", "--data", data],
         &["store", "reshard", "--shards", "3", "--data", data],
     ] {
@@ -427,6 +426,55 @@ fn a_directory_in_use_is_refused_at_once_and_says_by_whom() {
         );
         assert!(!told.contains("token"), "{told}");
     }
+}
+
+#[test]
+fn an_export_of_a_running_service_under_load_holds_all_that_was_answered_before_it() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut service = Service::start();
+    filled(&service);
+    let before = all(&service);
+    let stop = AtomicBool::new(false);
+    let lines = std::thread::scope(|scope| {
+        let (service, stop) = (&service, &stop);
+        scope.spawn(move || {
+            for n in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                service.made(&json!({"topic": "load", "key": format!("k{n}"), "delay": "PT5H"}));
+            }
+        });
+        let lines = done(&["export", "--data", text(&service.data())]);
+        stop.store(true, Ordering::Relaxed);
+        lines
+    });
+    service.terminate();
+    let (file, imported) = (home.path().join("tasks"), home.path().join("imported"));
+    std::fs::write(&file, &lines).expect("it can be written");
+    done(&["import", "--data", text(&imported), text(&file)]);
+    let service = Service::with_data(imported, &[]);
+    let mut after = all(&service);
+    after.retain(|_, (task, ..)| task["topic"] != "load");
+    assert_eq!(after, before);
+}
+
+#[test]
+fn an_export_over_http_is_for_who_can_read_the_lock() {
+    let service = Service::start();
+    service.made(&json!({"topic": "far", "delay": "PT5H"}));
+    let reply = service.get("/v1/store/export");
+    assert_eq!(reply.problem(), (403, "forbidden".to_owned()));
+    let lock = std::fs::read_to_string(service.data().join("LOCK")).expect("a lock");
+    let token = lock.lines().find_map(|line| line.strip_prefix("token "));
+    let headers = [("duetime-admin-token", token.expect("a token"))];
+    let get = |path: &str| service.send("GET", path, &headers, b"").expect("an answer");
+    let exported = get("/v1/store/export");
+    assert_eq!(exported.status, 200);
+    let text = exported.text();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let odd = get("/v1/store/export?skip_damaged=2");
+    assert_eq!(odd.status, 422);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::archive::frames::{ReadError, Reader, Writer, Written};
 use crate::archive::reshard::settle;
+use crate::archive::since::{Journals, Part, Since};
 use crate::archive::sink::{Item, OnTaken, Sink};
 use crate::archive::{ArchiveError, Carried, Options, Progress, each_shard, side_by_side};
 use crate::clock::{SteadyMs, WallMs};
@@ -58,8 +60,31 @@ pub struct Manifest {
     pub left_out: u64,
     /// The latest steady time that it knows of.
     pub steady_ms: i64,
+    /// From where on copies of the journals hold what came after it, if they were copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journals: Option<JournalsAt>,
     /// Its files.
     pub files: Vec<FileOf>,
+}
+
+/// A place in the journals of all shards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalsAt {
+    /// What their copies are called: see [`copies`](crate::store::local::copies).
+    pub lineage: String,
+    /// The sequence of each shard behind which to go on.
+    pub after: Vec<u64>,
+}
+
+/// A backup that is to be made.
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    /// Where; nothing may be there.
+    pub to: &'a Path,
+    /// When it is begun.
+    pub now: WallMs,
+    /// Where the journals' copies were before anything was read for it.
+    pub journals: Option<JournalsAt>,
 }
 
 /// One file of a backup.
@@ -132,8 +157,7 @@ pub type GiveEntries<'a> = dyn Fn(&mut TakeEntry<'_>) -> Result<(), StoreError> 
 /// When something does not read back, or the disk refuses.
 pub fn of_directory(
     dir: &DataDir,
-    to: &Path,
-    now: WallMs,
+    wanted: Wanted<'_>,
     options: &Options,
     progress: &Progress,
 ) -> Result<Manifest, ArchiveError> {
@@ -147,7 +171,7 @@ pub fn of_directory(
         false => Ok(()),
     };
     let shards = dir.shards();
-    write(to, now, shards, &entries, options, progress, |each| {
+    write(wanted, shards, &entries, options, progress, |each| {
         each_shard(dir, options, each)
     })
 }
@@ -159,13 +183,12 @@ pub fn of_directory(
 pub fn of_snapshots(
     snapshots: Vec<Snapshot>,
     registry: &GiveEntries<'_>,
-    to: &Path,
-    now: WallMs,
+    wanted: Wanted<'_>,
     options: &Options,
     progress: &Progress,
 ) -> Result<Manifest, ArchiveError> {
     let shards = snapshots.len() as u16;
-    write(to, now, shards, registry, options, progress, |each| {
+    write(wanted, shards, registry, options, progress, |each| {
         let numbered = (0..).map(ShardId).zip(snapshots);
         numbered
             .into_iter()
@@ -202,14 +225,14 @@ struct Counted {
 type Each<'a> = dyn Fn(ShardId, Snapshot) -> Result<(), ArchiveError> + Sync + 'a;
 
 fn write(
-    to: &Path,
-    now: WallMs,
+    wanted: Wanted<'_>,
     shards: u16,
     registry: &GiveEntries<'_>,
     options: &Options,
     progress: &Progress,
     give_shards: impl FnOnce(&Each<'_>) -> Result<(), ArchiveError>,
 ) -> Result<Manifest, ArchiveError> {
+    let Wanted { to, now, journals } = wanted;
     let partial = begin(to)?;
     let made = (|| {
         let counted = Mutex::new(Counted::default());
@@ -235,6 +258,7 @@ fn write(
             notes: counted.notes,
             left_out: progress.faults_count(),
             steady_ms: counted.steady.0,
+            journals,
             files: counted.files,
         };
         write_manifest(&partial, &manifest)?;
@@ -411,12 +435,14 @@ fn read_file(
     }
 }
 
-/// Puts a backup into a directory, with so many shards; what is there is replaced.
+/// Puts a backup into a directory, with so many shards, and over it what copies of the journals hold that came after it;
+/// what is there is replaced.
 ///
 /// # Errors
-/// When the backup is damaged, or the disk refuses; the directory is as it was.
+/// When the backup or a copy is damaged, or the disk refuses; the directory is as it was.
 pub fn restore(
     backup: &Path,
+    copies: Option<&Path>,
     dir: &mut DataDir,
     shards: u16,
     options: &Options,
@@ -424,26 +450,59 @@ pub fn restore(
 ) -> Result<(Manifest, Carried), ArchiveError> {
     let manifest = Manifest::read(backup)?;
     progress.add_total(manifest.tasks);
+    let since = match (copies, &manifest.journals) {
+        (None, _) => None,
+        (Some(copies), Some(journals)) => Some(Journals::look_at(copies, journals)?),
+        (Some(_), None) => {
+            let why = "no journals were copied when it was made";
+            return Err(not_a_backup(&backup.join(MANIFEST), why));
+        }
+    };
     let place = dir.build()?;
     let restored = (|| {
         let (registry, records): (Vec<&FileOf>, Vec<&FileOf>) = manifest
             .files
             .iter()
             .partition(|file| file.name == REGISTRY);
-        let steady = SteadyMs(manifest.steady_ms);
+        let steady = since.as_ref().map_or(SteadyMs(0), |since| since.steady);
+        let steady = steady.max(SteadyMs(manifest.steady_ms));
+        let counted = (AtomicU64::new(0), AtomicU64::new(0));
         let sink = Sink::begin(&place, shards, steady, OnTaken::Impossible, options)?;
         let fed = side_by_side(options.threads, records.len(), |number| {
-            let mut feeder = sink.feeder();
-            read_file(backup, records[number], &mut |key, value| {
-                progress.go_on()?;
-                let item = item_of(&backup.join(&records[number].name), &key, value)?;
-                progress.add_done(u64::from(matches!(item, Item::Task { .. })));
-                feeder.put(item)
-            })?;
-            feeder.flush()
+            let (mut feeder, path) = (sink.feeder(), backup.join(&records[number].name));
+            let mut feed = |key: &[u8], value: Bytes| feeder.put(item_of(&path, key, value)?);
+            let mut part = Part::FIRST;
+            loop {
+                let mut since = match &since {
+                    Some(since) => since.of_shard(number, part)?,
+                    None => Since::default(),
+                };
+                read_file(backup, records[number], &mut |key, value| {
+                    if !since.part.has(&key) {
+                        return Ok(());
+                    }
+                    progress.go_on()?;
+                    let is_task = is_task(&key);
+                    let count = if is_task { &counted.0 } else { &counted.1 };
+                    count.fetch_add(1, Ordering::Relaxed);
+                    progress.add_done(u64::from(is_task));
+                    match since.over(&key, value)? {
+                        Some(value) => feed(&key, value),
+                        None => Ok(()),
+                    }
+                })?;
+                part = since.part.next();
+                since
+                    .rest()
+                    .try_for_each(|(key, value)| feed(&key.to_bytes(), value))?;
+                if part == Part::FIRST {
+                    return feeder.flush();
+                }
+            }
         });
         let carried = settle(fed, sink)?;
-        if (carried.tasks, carried.notes) != (manifest.tasks, manifest.notes) {
+        let counted = (counted.0.into_inner(), counted.1.into_inner());
+        if counted != (manifest.tasks, manifest.notes) {
             return Err(not_a_backup(
                 backup,
                 "it has other counts than MANIFEST says",
@@ -464,6 +523,11 @@ pub fn restore(
             Err(error)
         }
     }
+}
+
+fn is_task(key: &[u8]) -> bool {
+    let key = key.try_into().ok().and_then(RecordKey::from_bytes);
+    matches!(key, Some(RecordKey::Task(_)))
 }
 
 fn item_of(path: &Path, key: &[u8], value: Bytes) -> Result<Item, ArchiveError> {

@@ -3,7 +3,8 @@
 //! ```text
 //!   data directory ──Snapshot──┐                     ┌──▶ sink ──▶ new/shards ──swap──▶ data directory
 //!   running shard  ──Snapshot──┼──▶ tasks and notes ─┼──▶ backup   (frames, MANIFEST)
-//!   backup         ──frames────┤                     └──▶ lines    (export)
+//!   backup         ──frames────┤  ▲                  └──▶ lines    (export)
+//!   journal copies ────────────┼──┘
 //!   lines          ──import────┘
 //! ```
 //!
@@ -22,6 +23,7 @@ pub mod export;
 pub mod frames;
 pub mod import;
 pub mod reshard;
+pub mod since;
 pub mod sink;
 
 use std::io;

@@ -14,8 +14,8 @@
 //! Without `--url` the service is one of this process, on a directory that is removed afterwards; memory and
 //! disk per pending task are measured first, while the process is fresh.
 //!
-//! `duetime bench store` measures the engine alone, without HTTP and with many more tasks: see [`store`].
-//! `duetime bench day` runs the load of a day for half an hour, and looks whether anything grows: see [`day`].
+//! `duetime bench store` measures the engine alone, without HTTP and with many more tasks: see `store`.
+//! `duetime bench day` runs the load of a day for half an hour, and looks whether anything grows: see `day`.
 
 mod day;
 mod load;

@@ -22,6 +22,8 @@ use crate::limits::IDEMPOTENCY_KEY_CHARS_MAX;
 
 /// How long a request may take from connect to the last byte of the answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// How long an answer that comes in pieces may take as a whole.
+const STREAM_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// How long connecting may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// Largest answer taken in, in bytes: a full page of the largest tasks.
@@ -182,6 +184,38 @@ struct Received {
     body: Vec<u8>,
 }
 
+impl Received {
+    /// All of an answer.
+    async fn of(
+        what: &str,
+        mut response: reqwest::Response,
+    ) -> Result<Result<Self, Failure>, reqwest::Error> {
+        let header = |name| {
+            let value: Option<&HeaderValue> = response.headers().get(name);
+            value
+                .and_then(|value| value.to_str().ok())
+                .map(str::to_owned)
+        };
+        let mut received = Self {
+            status: response.status().as_u16(),
+            replayed: response.headers().contains_key("idempotency-replayed"),
+            retry_after: header(RETRY_AFTER),
+            location: header(LOCATION),
+            body: Vec::new(),
+        };
+        while let Some(chunk) = response.chunk().await? {
+            if received.body.len() + chunk.len() > ANSWER_BYTES_MAX {
+                return Ok(Err(Failure::new(format!(
+                    "cannot {what}: the answer is over 512 MiB"
+                ))
+                .then("ask for smaller pages with --limit")));
+            }
+            received.body.extend_from_slice(&chunk);
+        }
+        Ok(Ok(received))
+    }
+}
+
 /// A connection to one service.
 pub(super) struct Client {
     base: Url,
@@ -227,6 +261,41 @@ impl Client {
         judge(&request.what, received?)
     }
 
+    /// Sends a request whose answer is of any length, and hands on each piece of it as it comes. Whoever answers has as
+    /// long for each as for a whole answer otherwise.
+    pub(super) fn stream(
+        &self,
+        request: Request,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let url = self.address(&request)?;
+        let cut_off = || {
+            Failure::new(format!("cannot {}: the answer was cut off", request.what))
+                .then("the service's log says why; ask again")
+        };
+        let call = self.call(&request, url).timeout(STREAM_WITHIN);
+        self.runtime.block_on(async {
+            let answered = tokio::time::timeout(ANSWER_WITHIN, call.send()).await;
+            let mut response = match answered {
+                Ok(Ok(response)) => response,
+                Ok(Err(error)) => return Err(self.unanswered(&request.what, error)),
+                Err(_) => return Err(cut_off()),
+            };
+            if !response.status().is_success() {
+                let received = Received::of(&request.what, response).await;
+                let received = received.map_err(|error| self.unanswered(&request.what, error))?;
+                return judge(&request.what, received?).map(drop);
+            }
+            loop {
+                match tokio::time::timeout(ANSWER_WITHIN, response.chunk()).await {
+                    Ok(Ok(Some(piece))) => take(&piece)?,
+                    Ok(Ok(None)) => return Ok(()),
+                    Ok(Err(_)) | Err(_) => return Err(cut_off()),
+                }
+            }
+        })
+    }
+
     fn address(&self, request: &Request) -> Result<Url, Failure> {
         // A URL path can't carry these: every parser on the way takes them for "here" and "one up".
         if request
@@ -252,11 +321,7 @@ impl Client {
         Ok(url)
     }
 
-    async fn exchange(
-        &self,
-        request: &Request,
-        url: Url,
-    ) -> Result<Result<Received, Failure>, reqwest::Error> {
+    fn call(&self, request: &Request, url: Url) -> reqwest::RequestBuilder {
         let mut call = self
             .http
             .request(request.method.clone(), url)
@@ -272,31 +337,16 @@ impl Client {
         if let Some(token) = &request.admin_token {
             call = call.header("duetime-admin-token", token);
         }
-        let mut response = call.send().await?;
-        let header = |name| {
-            let value: Option<&HeaderValue> = response.headers().get(name);
-            value
-                .and_then(|value| value.to_str().ok())
-                .map(str::to_owned)
-        };
-        let mut received = Received {
-            status: response.status().as_u16(),
-            replayed: response.headers().contains_key("idempotency-replayed"),
-            retry_after: header(RETRY_AFTER),
-            location: header(LOCATION),
-            body: Vec::new(),
-        };
-        while let Some(chunk) = response.chunk().await? {
-            if received.body.len() + chunk.len() > ANSWER_BYTES_MAX {
-                let what = &request.what;
-                return Ok(Err(Failure::new(format!(
-                    "cannot {what}: the answer is over 512 MiB"
-                ))
-                .then("ask for smaller pages with --limit")));
-            }
-            received.body.extend_from_slice(&chunk);
-        }
-        Ok(Ok(received))
+        call
+    }
+
+    async fn exchange(
+        &self,
+        request: &Request,
+        url: Url,
+    ) -> Result<Result<Received, Failure>, reqwest::Error> {
+        let response = self.call(request, url).send().await?;
+        Received::of(&request.what, response).await
     }
 
     fn unanswered(&self, what: &str, error: reqwest::Error) -> Failure {

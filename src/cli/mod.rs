@@ -6,11 +6,12 @@
 //!                             render.rs answer to sheet or table  ◄── Answer │ Failure
 //! ```
 //!
-//! Exit codes: 0 done, 1 refused or failed, 2 not understood. Answers go to standard output and everything else
+//! Exit codes: 0 done, 1 refused or failed, 2 not understood, 75 ([`EXIT_START_AGAIN`]) the service has left because a
+//! part of it hangs, and is to be started again. Answers go to standard output and everything else
 //! to standard error, so a pipe carries answers only. A reader that leaves early (`| head`) is no failure.
 //!
 //! Text from the service may hold anything a caller once put into a payload, terminal escapes too. In text output
-//! it passes [`render::plain`] first; in JSON output it is left as it is.
+//! it passes `render::plain` first; in JSON output it is left as it is.
 
 pub mod bench;
 mod client;
@@ -30,6 +31,10 @@ use serde_json::{Value, json};
 
 use crate::clock::{Clock, WallMs};
 
+/// The service left because threads of it hang that only a new process is rid of. All that it acknowledged is on the
+/// disk; whoever started it starts it again (`Restart=on-failure` of systemd does).
+pub const EXIT_START_AGAIN: i32 = 75;
+
 /// A durable timeout center: told what must happen and when, it makes it happen on time, once, through crashes.
 #[derive(Parser, Debug)]
 #[command(
@@ -38,7 +43,7 @@ use crate::clock::{Clock, WallMs};
     arg_required_else_help = true,
     after_help = "Example, with the service running in another terminal (`duetime serve`):\n  \
                   duetime task create --topic order.unpaid --key order-42 --delay PT30M\n\n\
-                  Exit codes: 0 done, 1 refused or failed, 2 not understood."
+                  Exit codes: 0 done, 1 refused or failed, 2 not understood, 75 start the service again."
 )]
 struct Cli {
     /// Answer in JSON, as the service wrote it; a failure is problem JSON on standard error.

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::Failure;
+use crate::cli::{EXIT_START_AGAIN, Failure};
 use crate::clock::DurationMs;
 use crate::config::{Config, Overrides, Sources, process_environment};
 use crate::engine::Duetime;
@@ -14,9 +15,11 @@ use crate::executor::egress::EgressPolicy;
 use crate::http::HttpOptions;
 use crate::http::server::{ServerOptions, bind, serve};
 use crate::shard::shelf::ShelfOptions;
+use crate::shard::rescue::RescueOptions;
 use crate::shard::table::TableOptions;
 use crate::store::local::LocalOptions;
 use crate::telemetry;
+use crate::watchdog::{Bounds, Supervision};
 
 /// Read when no other file is named and it is there.
 const USUAL_FILE: &str = "config/duetime.toml";
@@ -59,6 +62,10 @@ pub fn run(args: Args, _json: bool) -> Result<(), Failure> {
 }
 
 async fn service(config: &Config) -> Result<(), Failure> {
+    if config.backup.journal_dir.is_some() && config.backup.every == DurationMs(0) {
+        let told = "[backup] journal_dir holds what came since the last backup, and none are made";
+        return Err(Failure::new(told).then("set [backup] every, or leave journal_dir empty"));
+    }
     let bound = bind(config.http.listen).map_err(|error| {
         Failure::new(format!("cannot listen on {}: {error}", config.http.listen))
             .then("name another address with --listen")
@@ -86,7 +93,10 @@ async fn service(config: &Config) -> Result<(), Failure> {
 
 /// An engine as it is configured.
 fn builder(config: &Config) -> crate::engine::Builder {
-    let builder = without_backups(config);
+    let mut builder = without_backups(config);
+    if let Some(dir) = &config.backup.journal_dir {
+        builder = builder.journal_copies(dir);
+    }
     match config.backup.every {
         DurationMs(0) => builder,
         every => builder.backups(BackupPlan {
@@ -112,16 +122,44 @@ fn without_backups(config: &Config) -> crate::engine::Builder {
         .grace(config.shutdown.grace)
         .egress(egress)
         .reserve(config.store.reserve.0)
+        .supervision(supervision(config))
         .table(TableOptions {
             look_ahead: config.wheel.look_ahead,
             shelf: ShelfOptions {
                 fold_bytes: usize::try_from(config.store.checkpoint_bytes.0).unwrap_or(usize::MAX),
             },
         })
+        .rescue(RescueOptions {
+            every: config.rescue.every,
+            dwell: config.rescue.dwell,
+            on_dwell: config.rescue.on_dwell,
+        })
         .store(LocalOptions {
             cache_bytes: config.store.cache.0 / shards,
             ..LocalOptions::default()
         })
+}
+
+/// How far the service goes about parts that hang: out of the process.
+fn supervision(config: &Config) -> Supervision {
+    let config = &config.supervision;
+    Supervision {
+        bounds: Some(Bounds {
+            late: DurationMs(config.silence.0 / 2),
+            stuck: config.silence,
+            wait_max: config.disk_wait,
+        }),
+        quarantine_max: config.zombies,
+        last_rung: Arc::new(|why| {
+            tracing::error!(
+                why,
+                exit_code = EXIT_START_AGAIN,
+                "leaving: only a new process helps. Nothing acknowledged is lost: start the service again"
+            );
+            std::process::exit(EXIT_START_AGAIN);
+        }),
+        ..Supervision::default()
+    }
 }
 
 /// Done when the process is asked to stop.

@@ -1,7 +1,7 @@
 //! `duetime store`: what is done with a data directory as a whole.
 //!
-//! All but a backup need the directory to themselves and say so if a process has it. A backup of a running service is
-//! asked of that service: its address and a token for it stand in the directory's lock, which only its owner can read.
+//! All but a backup and an export need the directory to themselves and say so if a process has it. These two are asked of
+//! a running service: its address and a token for it stand in the directory's lock, which only its owner can read.
 //!
 //! While something is being done a bar on standard error shows how far it is, if that is a terminal.
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use crate::archive::backup::{self, Manifest};
+use crate::archive::backup::{self, Manifest, Wanted};
 use crate::archive::sink::OnTaken;
 use crate::archive::{ArchiveError, Carried, Options, Progress, export, import, reshard};
 use crate::cli::client::{Body, Client, Request, Server};
@@ -41,7 +41,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Write all tasks to standard output, one line of JSON each
+    /// Write all tasks to standard output, one line of JSON each, also while the service runs
     #[command(
         after_help = "Example:\n  duetime store export --data ./data > tasks.ndjson\n\n\
                             Topics, tombstones and kept answers are not in it; a backup has them."
@@ -89,6 +89,9 @@ enum Command {
         place: Place,
         /// The backup
         backup: PathBuf,
+        /// What came after the backup, from the copies of the journals: the directory of [backup] journal_dir
+        #[arg(long, value_name = "DIR")]
+        journals: Option<PathBuf>,
         /// Replace what is in the directory
         #[arg(long)]
         replace: bool,
@@ -192,10 +195,12 @@ pub(super) fn run(args: Args, out: &mut Out<'_>) -> Result<(), Failure> {
         Command::Restore {
             place,
             backup,
+            journals,
             replace,
             shards,
         } => {
-            let (manifest, carried) = run_restore(&place.data, &backup, replace, shards)?;
+            let from = (backup.as_path(), journals.as_deref());
+            let (manifest, carried) = run_restore(&place.data, from, replace, shards)?;
             let shards = shards.unwrap_or(manifest.shards);
             let more = json!({"shards": shards, "made_at": stamp(manifest.made_at_ms)});
             tell(out, "restored", &place.data, carried, begun, "", more)
@@ -226,9 +231,20 @@ pub(super) fn run(args: Args, out: &mut Out<'_>) -> Result<(), Failure> {
 // ---------------------------------------------------------------- the commands
 
 fn run_export(data: &Path, options: &Options, out: &mut Out<'_>) -> Result<(), Failure> {
-    let dir = open(data, "export")?;
-    let progress = Progress::default();
     let begun = Instant::now();
+    let dir = match DataDir::open_existing(data) {
+        Ok(dir) => dir,
+        Err(DataDirError::InUse { holder, .. }) => {
+            let tasks = exported_by(&holder, data, options, out)?;
+            let carried = Carried {
+                tasks,
+                ..Carried::default()
+            };
+            return tell_exported(carried, begun, "", out);
+        }
+        Err(error) => return Err(explained("export", data, error.into())),
+    };
+    let progress = Progress::default();
     let done = watched(
         "exporting",
         Unit::Tasks,
@@ -236,13 +252,22 @@ fn run_export(data: &Path, options: &Options, out: &mut Out<'_>) -> Result<(), F
         |blocks| {
             let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
             let give = |block: Vec<u8>| blocks.send(block).map_err(gone);
-            export::export(&dir, &give, options, &progress)
+            export::of_directory(&dir, &give, options, &progress)
         },
         &mut |block| out.sink.write_all(block).map_err(Failure::of_output),
     )?;
     out.flush()?;
     let left_out = left_out(&progress, out.json);
     let carried = done.map_err(|error| explained("export", data, error))?;
+    tell_exported(carried, begun, &left_out, out)
+}
+
+fn tell_exported(
+    carried: Carried,
+    begun: Instant,
+    left_out: &str,
+    out: &mut Out<'_>,
+) -> Result<(), Failure> {
     // Standard output holds tasks and nothing else.
     let summary = match out.json {
         true => json!({"tasks": carried.tasks, "seconds": seconds(begun)}).to_string(),
@@ -297,7 +322,7 @@ fn usual_shards(options: &Options) -> u16 {
 
 fn run_restore(
     data: &Path,
-    backup: &Path,
+    (backup, journals): (&Path, Option<&Path>),
     replace: bool,
     shards: Option<u16>,
 ) -> Result<(Manifest, Carried), Failure> {
@@ -325,7 +350,7 @@ fn run_restore(
         "restoring",
         Unit::Tasks,
         &progress,
-        |_| backup::restore(backup, &mut dir, shards, &options, &progress),
+        |_| backup::restore(backup, journals, &mut dir, shards, &options, &progress),
         &mut |_| Ok(()),
     )?;
     done.map_err(|error| explained("restore", data, error))
@@ -359,12 +384,16 @@ fn run_backup(
     let manifest = match DataDir::open_existing(data) {
         Ok(dir) => {
             let progress = Progress::default();
-            let now = out.now;
+            let wanted = Wanted {
+                to: &target,
+                now: out.now,
+                journals: None,
+            };
             let done = watched(
                 "backing up",
                 Unit::Tasks,
                 &progress,
-                |_| backup::of_directory(&dir, &target, now, options, &progress),
+                |_| backup::of_directory(&dir, wanted, options, &progress),
                 &mut |_| Ok(()),
             )?;
             let _ = write!(io::stderr(), "{}", left_out(&progress, out.json));
@@ -382,16 +411,49 @@ fn run_backup(
     tell(out, "backed up", &target, carried, begun, "", more)
 }
 
-/// A backup that the service makes which has the directory.
-fn asked_of(holder: &Holder, data: &Path, target: &Path) -> Result<Manifest, Failure> {
+/// The service that has the directory, and the token for it.
+fn service_of<'a>(
+    holder: &'a Holder,
+    data: &Path,
+    doing: &str,
+) -> Result<(Client, &'a str), Failure> {
     let (Some(address), Some(token)) = (holder.address, &holder.token) else {
         let told = format!(
-            "cannot back up {}: the process that has it ({holder}) does not say where it serves",
+            "cannot {doing} {}: the process that has it ({holder}) does not say where it serves",
             data.display()
         );
         return Err(Failure::new(told).then("if it is only starting, try again in a moment"));
     };
-    let client = Client::new(&Server::at(address))?;
+    Ok((Client::new(&Server::at(address))?, token))
+}
+
+/// The lines of the service that has the directory; how many there were.
+fn exported_by(
+    holder: &Holder,
+    data: &Path,
+    options: &Options,
+    out: &mut Out<'_>,
+) -> Result<u64, Failure> {
+    let (client, token) = service_of(holder, data, "export")?;
+    let path = vec!["store".to_owned(), "export".to_owned()];
+    let skip = ("skip_damaged".to_owned(), options.skip_damaged.to_string());
+    let request = Request::get("export the running service", path).query(vec![skip]);
+    let bar = bar("exporting", Unit::Count);
+    let mut tasks = 0;
+    let streamed = client.stream(request.admin_token(token), &mut |piece| {
+        tasks += piece.iter().filter(|byte| **byte == b'\n').count() as u64;
+        bar.set_position(tasks);
+        out.sink.write_all(piece).map_err(Failure::of_output)
+    });
+    bar.finish_and_clear();
+    streamed?;
+    out.flush()?;
+    Ok(tasks)
+}
+
+/// A backup that the service makes which has the directory.
+fn asked_of(holder: &Holder, data: &Path, target: &Path) -> Result<Manifest, Failure> {
+    let (client, token) = service_of(holder, data, "back up")?;
     let what = "back up the running service";
     let path = || vec!["store".to_owned(), "backup".to_owned()];
     let body = Body::default().with("to", &Some(target));
@@ -444,7 +506,7 @@ fn explained(what: &str, data: &Path, error: ArchiveError) -> Failure {
             told.then("name the data directory with --data")
         }
         ArchiveError::DataDir(DataDirError::InUse { .. }) => told.then(
-            "only `duetime store backup` works on a running service; its backup can be restored elsewhere, and exported from there",
+            "only `duetime store backup` and `export` work on a running service; a backup can be restored elsewhere",
         ),
         ArchiveError::Damaged { .. } => told.then(format!(
             "nothing was changed; `duetime store doctor --data {data}` says more, and --skip-damaged leaves it out"

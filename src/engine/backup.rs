@@ -22,11 +22,12 @@ use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::archive::backup::{self, Manifest};
+use crate::archive::backup::{self, JournalsAt, Manifest, Wanted};
 use crate::archive::{ArchiveError, Options, Progress};
 use crate::clock::{DurationMs, WallMs};
 use crate::engine::error::EngineError;
 use crate::engine::handle::{Duetime, Parts};
+use crate::engine::journal_copies::CopyStatus;
 use crate::shard::messages::TakeSnapshot;
 use crate::shard::snapshot::Snapshot;
 
@@ -198,7 +199,18 @@ impl Duetime {
         token.len() == given.len() && pairs.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
     }
 
-    async fn snapshots(&self) -> Result<Vec<Snapshot>, String> {
+    /// How the copying of the journals fares, if they are copied.
+    pub fn copy_status(&self) -> Option<CopyStatus> {
+        let copies = self.parts.journal_copies.lock().clone();
+        Some(copies?.status())
+    }
+
+    fn copied_journals(&self) -> Option<JournalsAt> {
+        let copies = self.parts.journal_copies.lock().clone();
+        copies?.at()
+    }
+
+    pub(super) async fn snapshots(&self) -> Result<Vec<Snapshot>, String> {
         let asked = self.parts.router.shards().map(|shard| async move {
             let (to, taken) = oneshot::channel();
             let told = self.parts.router.ask(shard, TakeSnapshot(to)).await;
@@ -255,6 +267,8 @@ fn make_once(engine: Duetime, to: &Path) -> Result<Manifest, (String, bool)> {
         return Err((EngineError::ShuttingDown.to_string(), true));
     }
     let now = engine.now().wall;
+    // Before anything is read: all that is copied by now was handed to the journals, so it is in the snapshots.
+    let journals = engine.copied_journals();
     let snapshots = engine.parts.on_io.block_on(engine.snapshots());
     let snapshots = snapshots.map_err(|why| (why, false))?;
     let registry = engine.parts.files.lock().clone();
@@ -265,7 +279,8 @@ fn make_once(engine: Duetime, to: &Path) -> Result<Manifest, (String, bool)> {
         ..Options::default()
     };
     let entries = |take: &mut backup::TakeEntry<'_>| registry.entries(take);
-    backup::of_snapshots(snapshots, &entries, to, now, &options, &progress).map_err(|error| {
+    let wanted = Wanted { to, now, journals };
+    backup::of_snapshots(snapshots, &entries, wanted, &options, &progress).map_err(|error| {
         let is_final = matches!(error, ArchiveError::Exists { .. } | ArchiveError::Stopped);
         (chain(&error), is_final)
     })
@@ -322,10 +337,20 @@ fn keep_to(plan: &BackupPlan, engine: &Duetime) -> WallMs {
                     Some(Some(ended)) => ended,
                     None => return Err("nothing became of it".to_owned()),
                 };
-                return made.map(|_| ());
+                return made;
             }
         });
     let is_good = made.is_ok();
+    let copies = engine.parts.journal_copies.lock().clone();
+    if let (
+        Ok(Manifest {
+            journals: Some(at), ..
+        }),
+        Some(copies),
+    ) = (&made, copies)
+    {
+        copies.covered(at.clone());
+    }
     {
         let mut status = engine.parts.backups.plan.lock();
         let status = status.get_or_insert_default();

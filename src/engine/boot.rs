@@ -14,6 +14,7 @@ use crate::engine::backup::{self, Backups};
 use crate::engine::disk::Disk;
 use crate::engine::error::StartError;
 use crate::engine::handle::{Duetime, KEEPING_MAX, Parts};
+use crate::engine::journal_copies;
 use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
 use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook};
@@ -22,7 +23,8 @@ use crate::engine::topics::REGISTRY_ROOM;
 use crate::executor::http_push::HttpPush;
 use crate::executor::pull::PullDesk;
 use crate::executor::{Executors, Handlers, HttpPushActor};
-use crate::ids::{ShardId, SlotMap};
+use crate::failpoints;
+use crate::ids::{ShardEpoch, ShardId, SlotMap};
 use crate::scheduler::SchedulerActor;
 use crate::shard::actor::{Outlets, ShardActor};
 use crate::shard::core::{CoreOptions, ShardCore};
@@ -32,7 +34,7 @@ use crate::shard::wakes::WakeBoard;
 use crate::store::StoreError;
 use crate::store::data_dir::DataDir;
 use crate::store::local::LocalHome;
-use crate::watchdog::{ChildContext, ChildSpec, StartFault, Watchdog, named_arbiter};
+use crate::watchdog::{Bounds, ChildContext, ChildSpec, Seat, StartFault, Supervision, Watchdog};
 
 /// A start that takes longer than this has failed.
 const START_MAX: DurationMs = DurationMs::secs(15 * 60);
@@ -67,13 +69,13 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         clock.clone(),
         options.egress,
     )?;
-    let handlers = Handlers::new(options.handlers, io.handle().clone(), clock.clone());
+    let handlers = Handlers::new(options.handlers, options.handler_limits, clock.clone())?;
     let outlets = Outlets {
         executors: Arc::new(Executors::new(handlers, reports, clock.clone())),
         desk: Arc::new(PullDesk::default()),
         wakes: Arc::new(WakeBoard::new(dir.shards())),
     };
-    let registry = Arc::new(RwLock::new(None));
+    let registry = Arc::new(Seat::default());
     let registry_files = files.clone();
 
     let mut children = vec![
@@ -85,6 +87,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     let core_options = CoreOptions {
         running_max: options.running_max.div_ceil(usize::from(dir.shards())),
         table: options.table,
+        rescue: options.rescue,
         ..CoreOptions::default()
     };
     children.extend(router.shards().map(|shard| {
@@ -100,6 +103,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         };
         ChildSpec::new(shard_child(shard), move |child| parts.start(child))
             .excused_while(short_of_space(&disk))
+            .in_turn()
     }));
     children.push(scheduler_child(&clock, &outlets.wakes, &router));
 
@@ -107,14 +111,24 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         let wakes = Arc::clone(&outlets.wakes);
         move || wakes.ring()
     });
-    let watchdog = Watchdog::start(clock.clone(), children);
+    let supervision = options.supervision.unwrap_or_else(|| Supervision {
+        // A test that moves the clock would take everybody for stuck: nobody beats that fast.
+        bounds: clock.runs_by_itself().then(Bounds::default),
+        ..Supervision::default()
+    });
+    let refusals = router.shards().map(|shard| home.refusals(shard)).collect();
+    drop(home);
+    let silence_max = supervision.bounds.map(|bounds| bounds.stuck);
+    let watchdog = Watchdog::start_with(clock.clone(), children, supervision);
     watchdog
         .wait_all_running(START_MAX)
         .map_err(|not_running| StartError::NotRunning(not_running.to_string()))?;
+    let (data, shards) = (dir.path().to_owned(), dir.shards());
     let engine = Duetime::over(Parts {
         max_delay: options.max_delay,
         grace: options.grace,
         desk: outlets.desk,
+        executors: outlets.executors,
         known_topics: KnownTopics::default(),
         started: clock.now(),
         clock,
@@ -125,17 +139,24 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         settling: Mutex::default(),
         keeping_room: Arc::new(Semaphore::new(KEEPING_MAX)),
         watchdog,
+        silence_max,
+        refusals,
         on_io: io.handle().clone(),
         io: Mutex::new(Some(io)),
         files_open,
         dir: Mutex::new(Some(dir)),
         files: Mutex::new(Some(registry_files)),
         backups: Backups::default(),
+        exporting: Arc::new(Semaphore::new(1)),
+        journal_copies: Mutex::default(),
         admin_token: Uuid::new_v4().simple().to_string() + &Uuid::new_v4().simple().to_string(),
         disk,
         stopping,
     });
     engine.settle_in()?;
+    if let Some(to) = options.journal_dir {
+        journal_copies::follow(&engine.parts, &data, shards, to).map_err(StartError::Threads)?;
+    }
     if let Some(plan) = options.backups {
         backup::follow(&engine, plan).map_err(StartError::Threads)?;
     }
@@ -145,6 +166,15 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
 /// The name of a shard's child: `shard-00`.
 pub(super) fn shard_child(shard: ShardId) -> String {
     format!("shard-{:02}", shard.0)
+}
+
+/// What a store's error means for a start.
+fn fault_of(error: StoreError) -> StartFault {
+    match error {
+        StoreError::Corrupt { .. } => StartFault::for_good(error),
+        StoreError::Held { .. } => StartFault::held(error),
+        _ => StartFault::new(error),
+    }
 }
 
 /// What excuses the deaths of a part that writes.
@@ -168,22 +198,23 @@ struct ShardParts {
 impl ShardParts {
     fn start(&self, child: ChildContext) -> Result<(), StartFault> {
         self.disk.room_to_start().map_err(StartFault::new)?;
+        failpoints::reach("shard::start").map_err(StartFault::new)?;
         let shard = self.shard;
         let store = Box::new(self.home.store(shard));
         let core = |now| ShardCore::new(shard, self.core.clone(), self.book.read().clone(), now);
-        let recovered = ShardActor::recover(core, store, &self.clock);
-        let recovered = recovered.map_err(|error| match error {
-            StoreError::Corrupt { .. } => StartFault::for_good(error),
-            _ => StartFault::new(error),
-        })?;
+        let recovered = ShardActor::recover(core, store, &self.clock, &child.pulse);
+        let recovered = recovered.map_err(fault_of)?;
         let epoch = recovered.2;
         tracing::info!(shard = %shard, %epoch, tasks = recovered.0.tasks(), "shard recovered");
-        let thread = named_arbiter(&shard_child(shard)).map_err(StartFault::new)?;
+        let thread = child
+            .arbiter(&shard_child(shard))
+            .map_err(StartFault::new)?;
         let (clock, outlets, on) = (self.clock.clone(), self.outlets.clone(), thread.handle());
+        let kill = child.kill.clone();
         let actor = ShardActor::start_in_arbiter(&on, move |_| {
             ShardActor::new(recovered, clock, outlets, child, thread)
         });
-        self.router.open(shard, actor, epoch);
+        self.router.open(shard, actor, epoch, kill);
         // One that changed while this one recovered was told to nobody. Read after the door is open, so that what
         // comes later is told through it.
         self.router.inform(shard, SetBook(self.book.read().clone()));
@@ -195,7 +226,7 @@ fn registry_child(
     files: RegistryFiles,
     book: &SharedBook,
     clock: &Clock,
-    slot: &Arc<RwLock<Option<Addr<RegistryActor>>>>,
+    slot: &Arc<Seat<Addr<RegistryActor>>>,
     router: &Arc<ShardRouter>,
     disk: &Arc<Disk>,
 ) -> ChildSpec {
@@ -203,12 +234,14 @@ fn registry_child(
     let (router, room) = (Arc::clone(router), Arc::clone(disk));
     ChildSpec::new("registry", move |child| {
         room.room_to_start().map_err(StartFault::new)?;
-        files.recover(&book).map_err(StartFault::new)?;
+        let owner = ShardEpoch(child.generation.0);
+        files.recover(owner, &book).map_err(fault_of)?;
         // A change that was in doubt may count after all.
         for shard in router.shards() {
             router.inform(shard, SetBook(book.read().clone()));
         }
-        let thread = named_arbiter("registry").map_err(StartFault::new)?;
+        let generation = child.generation;
+        let thread = child.arbiter("registry").map_err(StartFault::new)?;
         let (files, book, clock, on) = (
             files.clone(),
             Arc::clone(&book),
@@ -218,7 +251,7 @@ fn registry_child(
         let actor = RegistryActor::start_in_arbiter(&on, move |_| {
             RegistryActor::new(files, book, clock, child, thread)
         });
-        *slot.write() = Some(actor);
+        slot.take(generation, actor);
         Ok(())
     })
     .excused_while(short_of_space(disk))
@@ -227,11 +260,12 @@ fn registry_child(
 fn push_child(push: HttpPush, executors: &Arc<Executors>) -> ChildSpec {
     let executors = Arc::clone(executors);
     ChildSpec::new("http-push", move |child| {
-        let thread = named_arbiter("http-push").map_err(StartFault::new)?;
-        let (push, on) = (push.clone(), thread.handle());
-        let actor =
-            HttpPushActor::start_in_arbiter(&on, move |_| HttpPushActor::new(push, child, thread));
-        executors.set_http(actor);
+        let generation = child.generation;
+        let thread = child.arbiter("http-push").map_err(StartFault::new)?;
+        executors.set_http(
+            generation,
+            HttpPushActor::start_on(push.clone(), child, thread),
+        );
         Ok(())
     })
 }
@@ -239,7 +273,7 @@ fn push_child(push: HttpPush, executors: &Arc<Executors>) -> ChildSpec {
 fn scheduler_child(clock: &Clock, wakes: &Arc<WakeBoard>, router: &Arc<ShardRouter>) -> ChildSpec {
     let (clock, wakes, router) = (clock.clone(), Arc::clone(wakes), Arc::clone(router));
     ChildSpec::new("scheduler", move |child| {
-        let thread = named_arbiter("scheduler").map_err(StartFault::new)?;
+        let thread = child.arbiter("scheduler").map_err(StartFault::new)?;
         let (clock, wakes, router, on) = (
             clock.clone(),
             Arc::clone(&wakes),

@@ -1,14 +1,15 @@
 //! The embedded API: everything the HTTP routes can do, as async functions. Here is the engine itself, and what is
-//! done with one task; many at once are in [`super::batch`], workers in [`super::workers`], topics in
-//! [`super::topics`], the end in [`super::stop`].
+//! done with one task; many at once are in `engine/batch`, workers in `engine/workers`, topics in
+//! `engine/topics`, the end in `engine/stop`.
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use actix::Addr;
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
@@ -19,10 +20,12 @@ use crate::clock::{Clock, DurationMs, Now, WallMs};
 use crate::engine::backup::Backups;
 use crate::engine::disk::Disk;
 use crate::engine::error::{EngineError, StartError};
+use crate::engine::journal_copies::JournalCopies;
 use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
 use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook};
 use crate::engine::reports::ask_patiently;
+use crate::executor::Executors;
 use crate::executor::pull::PullDesk;
 use crate::ids::{ShardId, Slot};
 use crate::limits;
@@ -39,7 +42,7 @@ use crate::task::event::Event;
 use crate::task::new_task::NewTask;
 use crate::task::spec::{TaskKey, TopicName};
 use crate::task::topic::TopicBook;
-use crate::watchdog::Watchdog;
+use crate::watchdog::{Seat, Watchdog};
 
 pub use super::batch::BatchOp;
 pub use super::workers::LeaseAsk;
@@ -59,12 +62,13 @@ pub(super) struct Parts {
     pub max_delay: DurationMs,
     pub grace: DurationMs,
     pub desk: Arc<PullDesk>,
+    pub executors: Arc<Executors>,
     /// Topics that tasks were created in, declared or not: bounded like declared ones.
     pub known_topics: KnownTopics,
     pub started: Now,
     pub clock: Clock,
     pub router: Arc<ShardRouter>,
-    pub registry: Arc<RwLock<Option<Addr<RegistryActor>>>>,
+    pub registry: Arc<Seat<Addr<RegistryActor>>>,
     /// A place for each question to the registry that waits.
     pub registry_room: Arc<Semaphore>,
     pub book: SharedBook,
@@ -73,6 +77,10 @@ pub(super) struct Parts {
     /// A place for each answer that waits to be kept.
     pub keeping_room: Arc<Semaphore>,
     pub watchdog: Watchdog,
+    /// The watchdog counts as silent after this; never on a clock that a test moves.
+    pub silence_max: Option<DurationMs>,
+    /// Per shard, how often one of its owners was refused because its epoch was over.
+    pub refusals: Vec<Arc<AtomicU64>>,
     pub io: Mutex<Option<Runtime>>,
     /// Where work runs that nobody need wait for.
     pub on_io: Handle,
@@ -82,6 +90,10 @@ pub(super) struct Parts {
     /// Where the registry stands, to be backed up; let go of before the directory is.
     pub files: Mutex<Option<RegistryFiles>>,
     pub backups: Backups,
+    /// A place for one export.
+    pub exporting: Arc<Semaphore>,
+    /// If the journals are copied.
+    pub journal_copies: Mutex<Option<Arc<JournalCopies>>>,
     /// What lets a request at the store; it stands in the directory's lock.
     pub admin_token: String,
     pub disk: Arc<Disk>,
@@ -91,6 +103,7 @@ pub(super) struct Parts {
 impl Drop for Parts {
     fn drop(&mut self) {
         self.watchdog.shutdown();
+        self.executors.handlers().close();
         if let Some(io) = self.io.lock().take() {
             io.shutdown_background();
         }
@@ -203,7 +216,7 @@ impl Duetime {
     /// Creates a task. When this returns [`Created::New`], the task is on the disk.
     ///
     /// # Errors
-    /// See [`EngineError`]. After [`NoAnswer::Unknown`] the task may or may not be there.
+    /// See [`EngineError`]. After [`NoAnswer::Unknown`](crate::shard::router::NoAnswer::Unknown) the task may or may not be there.
     pub async fn create(&self, new: NewTask, by: &str) -> Result<Created, EngineError> {
         self.create_from(new, None, by).await
     }

@@ -11,10 +11,14 @@ use crate::engine::disk::RESERVE_BYTES;
 use crate::engine::error::StartError;
 use crate::engine::handle::Duetime;
 use crate::executor::egress::EgressPolicy;
-use crate::executor::handler::{Handler, HandlerResult, HandlerTask, handler};
+use crate::executor::handler::{
+    Handler, HandlerLimits, HandlerResult, HandlerTask, blocking_handler, handler,
+};
 use crate::limits;
+use crate::shard::rescue::RescueOptions;
 use crate::shard::table::TableOptions;
 use crate::store::local::LocalOptions;
+use crate::watchdog::Supervision;
 
 /// Everything that can be chosen before the start. Made by [`Duetime::builder`].
 pub struct Builder {
@@ -26,11 +30,15 @@ pub struct Builder {
     pub(super) grace: DurationMs,
     pub(super) store: LocalOptions,
     pub(super) table: TableOptions,
+    pub(super) rescue: RescueOptions,
     pub(super) reserve_bytes: u64,
     pub(super) backups: Option<BackupPlan>,
+    pub(super) journal_dir: Option<PathBuf>,
     pub(super) egress: EgressPolicy,
     pub(super) handlers: HashMap<String, Handler>,
+    pub(super) handler_limits: HandlerLimits,
     pub(super) clock: Clock,
+    pub(super) supervision: Option<Supervision>,
 }
 
 impl fmt::Debug for Builder {
@@ -54,14 +62,18 @@ impl Default for Builder {
             grace: DurationMs::secs(10),
             store: LocalOptions::default(),
             table: TableOptions::default(),
+            rescue: RescueOptions::default(),
             reserve_bytes: RESERVE_BYTES,
             backups: None,
+            journal_dir: None,
             egress: EgressPolicy {
                 allow_loopback: true,
                 allow_private: false,
             },
             handlers: HashMap::new(),
+            handler_limits: HandlerLimits::default(),
             clock: Clock::machine(),
+            supervision: None,
         }
     }
 }
@@ -116,6 +128,13 @@ impl Builder {
         self
     }
 
+    /// How the second net under what is on its way works.
+    #[must_use]
+    pub fn rescue(mut self, options: RescueOptions) -> Self {
+        self.rescue = options;
+        self
+    }
+
     /// How the store spends memory and time.
     #[must_use]
     pub fn store(mut self, options: LocalOptions) -> Self {
@@ -137,6 +156,14 @@ impl Builder {
         self
     }
 
+    /// Where the journals are copied to as they grow, so that a backup and they bring back all but the last second. What
+    /// a planned backup has covered is removed there.
+    #[must_use]
+    pub fn journal_copies(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.journal_dir = Some(dir.into());
+        self
+    }
+
     /// Which addresses pushes may go to.
     #[must_use]
     pub fn egress(mut self, policy: EgressPolicy) -> Self {
@@ -146,8 +173,8 @@ impl Builder {
 
     /// Registers an async function under a name, for tasks with `action: {"handler": {"name": …}}`.
     ///
-    /// It must not block its thread. Its task's token is cancelled when the attempt's time is up or the task is
-    /// cancelled.
+    /// Its task's token is cancelled when the attempt's time is up or the task is cancelled; at the end of the grace
+    /// its future is dropped. It should not block its thread; one that does is stood in for by another after 20 ms.
     #[must_use]
     pub fn handler<F, Fut>(mut self, name: impl Into<String>, f: F) -> Self
     where
@@ -158,10 +185,50 @@ impl Builder {
         self
     }
 
+    /// Registers a function that blocks its thread: a call of a library without futures, a long computation.
+    ///
+    /// It has a thread of its own for as long as it runs, and no way to be stopped but to look at its task's token. When
+    /// it has not returned by the end of the grace, its attempt has timed out all the same, its thread is left behind,
+    /// and what it returns later has no effect.
+    #[must_use]
+    pub fn blocking_handler<F>(mut self, name: impl Into<String>, f: F) -> Self
+    where
+        F: Fn(HandlerTask) -> HandlerResult + Send + Sync + 'static,
+    {
+        self.handlers.insert(name.into(), blocking_handler(f));
+        self
+    }
+
+    /// How many blocking handlers may run at a time; 64 unless it is said. More of them wait, for half of their
+    /// attempt's time at most; then they are given back, which uses no attempt.
+    #[must_use]
+    pub fn blocking_max(mut self, calls: usize) -> Self {
+        self.handler_limits.blocking_max = calls.max(1);
+        self
+    }
+
+    /// How many threads may stand in for those that handlers do not give back, for async and for blocking handlers
+    /// each; 64 unless it is said. Beyond it every abandoned thread leaves one less, which readiness warns of; when all
+    /// are abandoned, attempts are given back at once.
+    #[must_use]
+    pub fn stand_ins_max(mut self, threads: usize) -> Self {
+        self.handler_limits.stand_ins_max = threads;
+        self
+    }
+
     /// Runs on another clock than the machine's; for tests.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// What is done about parts that hang. By default one that can't be replaced inside this process is parked, and
+    /// the engine says that it is [not ready](Duetime::readiness); give a
+    /// [`last_rung`](Supervision::last_rung) to leave the process instead.
+    #[must_use]
+    pub fn supervision(mut self, supervision: Supervision) -> Self {
+        self.supervision = Some(supervision);
         self
     }
 

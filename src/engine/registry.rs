@@ -1,5 +1,5 @@
 //! The registry: topics, and the audit of what operators did. An actor alone on its thread, over a small sled
-//! database of its own ([`files`]); everybody else reads immutable snapshots ([`TopicBook`]).
+//! database of its own (`files`); everybody else reads immutable snapshots ([`TopicBook`]).
 //!
 //! Each change is on the disk before it is answered. What follows from it (telling the shards, moving the tasks
 //! of a topic that was frozen) is the engine's, in this order, so that a crash anywhere in it is taken up again
@@ -29,6 +29,8 @@ use parking_lot::RwLock;
 
 use self::desk::Desk;
 use crate::clock::Clock;
+use crate::failpoints;
+use crate::ids::ShardEpoch;
 use crate::limits;
 use crate::store::StoreError;
 use crate::task::model::PauseClock;
@@ -103,7 +105,12 @@ impl RegistryActor {
         thread: NamedArbiter,
     ) -> Self {
         Self {
-            desk: Desk { files, book, clock },
+            desk: Desk {
+                files,
+                book,
+                clock,
+                owner: ShardEpoch(child.generation.0),
+            },
             pulse: child.pulse,
             kill: child.kill,
             _thread: thread,
@@ -129,13 +136,37 @@ impl Actor for RegistryActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        ctx.run_interval(BEAT, |actor, ctx| {
+        let me = ctx.address();
+        self.kill.on_throw(move || me.do_send(Leave));
+        ctx.run_interval(BEAT, |actor, _| {
             actor.pulse.beat(actor.desk.clock.now().mono);
-            if actor.kill.is_thrown() {
-                ctx.stop();
-            }
         });
     }
+}
+
+/// Leave, so that the watchdog starts a successor.
+struct Leave;
+
+impl Message for Leave {
+    type Result = ();
+}
+
+impl Handler<Leave> for RegistryActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Leave, ctx: &mut Context<Self>) {
+        self.death.last_words("asked to leave");
+        ctx.stop();
+    }
+}
+
+fn injected(source: std::io::Error) -> RegistryError {
+    let (doing, file) = ("work", "registry".into());
+    RegistryError::Storage(StoreError::Io {
+        doing,
+        file,
+        source,
+    })
 }
 
 /// Makes each message a struct, and its handler one call of the [`Desk`].
@@ -153,7 +184,11 @@ macro_rules! messages {
             type Result = Result<$result, RegistryError>;
 
             fn handle(&mut self, message: $name, ctx: &mut Context<Self>) -> Self::Result {
-                let answer = self.desk.$method(message);
+                let words = self.death.words();
+                let answer = words.hear(|| {
+                    failpoints::reach("registry::handler").map_err(injected)?;
+                    self.desk.$method(message)
+                });
                 self.answer(answer, ctx)
             }
         }

@@ -1,19 +1,19 @@
 //! How the engine is: counts, shards, children, readiness.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use crate::clock::{ClockSteps, DurationMs};
 use crate::engine::disk::DiskStatus;
 use crate::engine::error::EngineError;
 use crate::engine::handle::Duetime;
+use crate::engine::journal_copies::CopyStatus;
+use crate::executor::handler::SeatsStatus;
 use crate::ids::{ShardEpoch, ShardId};
 use crate::shard::messages::{CountTasks, ShardCounts, TopicCounts};
 use crate::shard::table::Totals;
 use crate::task::spec::TopicName;
 use crate::watchdog::ChildStatus;
-
-/// The watchdog counts as silent after this.
-const WATCHDOG_SILENT: DurationMs = DurationMs::secs(5);
 
 /// One shard, as it is shown.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct ShardStatus {
     pub child: Option<ChildStatus>,
     /// What it counts; `None` while it gives no answer.
     pub counts: Option<ShardCounts>,
+    /// How often one of its owners came too late: its epoch was over.
+    pub zombie_writes_refused: u64,
 }
 
 /// Whether the service can be used.
@@ -84,15 +86,26 @@ impl Duetime {
     pub async fn shards(&self) -> Vec<ShardStatus> {
         let board = self.parts.watchdog.board();
         let router = &self.parts.router;
-        let looked_at = router.shards().map(|shard| async move {
+        let refused = self.zombie_writes_refused();
+        let shards = router.shards().zip(refused);
+        let looked_at = shards.map(|(shard, zombie_writes_refused)| async move {
             ShardStatus {
                 shard,
                 epoch: router.epoch(shard),
                 child: board.child(&super::boot::shard_child(shard)),
                 counts: router.ask(shard, CountTasks).await.ok(),
+                zombie_writes_refused,
             }
         });
         futures_util::future::join_all(looked_at).await
+    }
+
+    /// For each shard, how often one of its owners was refused because its epoch was over.
+    pub fn zombie_writes_refused(&self) -> Vec<u64> {
+        let refusals = self.parts.refusals.iter();
+        refusals
+            .map(|count| count.load(Ordering::Relaxed))
+            .collect()
     }
 
     /// All supervised parts.
@@ -110,7 +123,7 @@ impl Duetime {
             .collect();
         let now = self.now().mono;
         let silent = now.since(self.parts.watchdog.board().watchdog_pulse().beat);
-        if silent > WATCHDOG_SILENT && self.parts.clock.runs_by_itself() {
+        if self.parts.silence_max.is_some_and(|max| silent > max) {
             problems.push(format!("the watchdog has been silent for {} ms", silent.0));
         }
         if self.parts.stopping.is_cancelled() {
@@ -121,9 +134,30 @@ impl Duetime {
         let full = full.map(|full| format!("creates are refused: {full}"));
         let failure = self.plan_status().and_then(|plan| plan.failure);
         let failure = failure.map(|why| format!("the last backup failed: {why}"));
+        let stuck = self.handler_seats().into_iter();
+        let stuck = stuck.filter(|(_, seats)| seats.is_at_limit());
+        let stuck = stuck.map(|(kind, seats)| {
+            format!(
+                "{} threads of {kind} handlers have not come back, and no more are stood in for",
+                seats.abandoned.len()
+            )
+        });
+        let late = self.copy_status().filter(CopyStatus::is_late);
+        let late = late.map(|status| {
+            let why = status.failure.unwrap_or_else(|| "it is slow".to_owned());
+            format!(
+                "the journals' copies are {} s behind: {why}",
+                status.behind.0 / 1000
+            )
+        });
         Readiness {
             problems,
-            warnings: full.into_iter().chain(failure).collect(),
+            warnings: full
+                .into_iter()
+                .chain(failure)
+                .chain(late)
+                .chain(stuck)
+                .collect(),
         }
     }
 
@@ -140,6 +174,11 @@ impl Duetime {
     /// How long the engine has been up.
     pub fn up_for(&self) -> DurationMs {
         self.now().mono.since(self.parts.started.mono)
+    }
+
+    /// The threads that handlers run on, by the kind of handler (`async`, `blocking`); of kinds that there are.
+    pub fn handler_seats(&self) -> Vec<(&'static str, SeatsStatus)> {
+        self.parts.executors.handlers().status()
     }
 
     /// How many workers wait for tasks.

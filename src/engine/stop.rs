@@ -10,7 +10,7 @@ use crate::engine::handle::Duetime;
 use crate::ids::ShardId;
 use crate::shard::messages::Drain;
 use crate::shard::router::NoAnswer;
-use crate::watchdog::{ChildState, ChildStatus};
+use crate::watchdog::{ChildState, ChildStatus, UnknownChild};
 
 /// How often a stop looks whether the running attempts, and then the parts, have ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
@@ -26,10 +26,16 @@ impl Duetime {
     /// # Errors
     /// When there is no such shard.
     pub fn restart_shard(&self, shard: ShardId) -> Result<(), EngineError> {
-        self.parts
-            .watchdog
-            .restart(&shard_child(shard))
+        self.restart_part(&shard_child(shard))
             .map_err(|_| EngineError::UnknownShard(shard.0))
+    }
+
+    /// Asks any of the [parts](Duetime::children) to leave; the watchdog starts it anew.
+    ///
+    /// # Errors
+    /// When no part has this name.
+    pub fn restart_part(&self, name: &str) -> Result<(), UnknownChild> {
+        self.parts.watchdog.restart(name)
     }
 
     /// Takes nothing new in, lets running attempts finish within the grace, hands back the rest, and stops.

@@ -24,6 +24,8 @@ use crate::task::topic::{Topic, TopicBook, TopicSettings};
 pub(super) const REGISTRY_ROOM: usize = 256;
 /// Longest wait for the registry. What it has begun by then it still does.
 const REGISTRY_TIME: Duration = Duration::from_secs(10);
+/// When nothing is expected any more of what the registry was asked, though nobody waits by then.
+const REGISTRY_GIVEN_UP: Duration = Duration::from_secs(60);
 /// Shards that could not be told are told again after these pauses, and then always after the last.
 const SETTLE_PAUSES_MS: [u64; 5] = [0, 100, 500, 2_000, 5_000];
 
@@ -38,13 +40,11 @@ impl Duetime {
         let room = Arc::clone(&self.parts.registry_room)
             .try_acquire_owned()
             .map_err(|_| RegistryError::Overloaded)?;
-        let actor = self
-            .parts
-            .registry
-            .read()
-            .clone()
-            .ok_or(RegistryError::Down)?;
-        let answer = actor.send(message).await.map_err(|_| RegistryError::Down)?;
+        let actor = self.parts.registry.who().ok_or(RegistryError::Down)?;
+        // One that hangs takes what waits for it along.
+        let answer = tokio::time::timeout(REGISTRY_GIVEN_UP, actor.send(message)).await;
+        let answer = answer.map_err(|_| RegistryError::Down)?;
+        let answer = answer.map_err(|_| RegistryError::Down)?;
         drop(room);
         Ok(answer?)
     }

@@ -1,28 +1,77 @@
-//! Handlers: async functions of the embedding process.
+//! Handlers: functions of the embedding process, async or blocking.
 //!
-//! A handler runs on the runtime for foreign work, never on an actor's thread. When its time is up, or its task
-//! is cancelled, its token is cancelled; if it has not returned by the end of the grace, it is aborted at its
-//! next await. A panic is a failed attempt with the panic's message.
+//! ```text
+//!  shard ── RunAttempt ──▶ Handlers ─┬▶ seats of async handlers      as many as cores, and stand-ins
+//!                                    └▶ seats of blocking handlers   64, and stand-ins
+//! ```
+//!
+//! A handler is code that we do not know. It never runs on an actor's thread, nor on those of pushes and the API; it
+//! may block, panic, or never come back, and only its own attempt suffers:
+//!
+//! | what it does                         | what becomes of the attempt                                  |
+//! |--------------------------------------|--------------------------------------------------------------|
+//! | returns in time                      | `succeeded`, or `failed` with its code                       |
+//! | panics, in a destructor too          | `failed` with code `panic` and the message                   |
+//! | goes on when its time is up          | it is told; `timeout` when it returns or its grace is over   |
+//! | still waits after the grace          | its future is dropped                                        |
+//! | still blocks after the grace         | its thread is left behind, and another one stands in for it  |
+//! | returns after that                   | counted, and nothing else                                    |
+//! | finds no seat for half of its time   | given back: it was not begun, and no attempt is used         |
+//!
+//! A timeout leaves open whether the work was done, or even goes on: a task that must not run twice asks for
+//! `at_most_once`. What can't be survived is Rust's own limit: a destructor that panics while a panic unwinds ends
+//! the process. How threads are kept: [`seats`].
+//!
+//! Timers, sockets and `tokio::spawn` work in handlers: they belong to a runtime of the handlers' own. A task that a
+//! handler spawns there is its own business and must not block.
 
-use std::any::Any;
+mod call;
+mod panics;
+mod seats;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::runtime::Handle;
-use tokio::task::JoinError;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio::runtime::{self, Runtime};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, WallMs};
-use crate::executor::{OwedReport, ReportSink, RunAttempt, Work};
+use crate::clock::{Clock, MonoMs, WallMs};
+use crate::executor::{ExecutorError, OwedReport, ReportSink, RunAttempt, Work};
 use crate::ids::{AttemptNumber, TaskId};
-use crate::limits;
-use crate::task::history::note;
 use crate::task::outcome::{Failure, Outcome};
 use crate::task::spec::{RawJson, TaskKey, TopicName};
+use call::Order;
+use seats::{Kind, Seats};
+
+/// Threads of the handlers' runtime: for its timers and sockets, and for what handlers spawn.
+const RUNTIME_THREADS: usize = 2;
+
+/// What a shard orders of a handler.
+#[derive(Clone, Debug)]
+pub struct HandlerCall {
+    /// The handler's name.
+    pub handler: String,
+    /// The task's topic.
+    pub topic: TopicName,
+    /// The caller's own id.
+    pub key: Option<TaskKey>,
+    /// Which generation of the task.
+    pub generation: u32,
+    /// Which attempt, from 1, over all generations.
+    pub attempt: AttemptNumber,
+    /// When the task was due.
+    pub due_at: WallMs,
+    /// The task's payload, as JSON.
+    pub payload: Option<RawJson>,
+}
 
 /// What a handler is given.
 #[derive(Clone, Debug)]
@@ -41,10 +90,37 @@ pub struct HandlerTask {
     pub attempt: AttemptNumber,
     /// When the task was due.
     pub due_at: WallMs,
-    /// The task's payload, as JSON.
+    /// The task's payload, as JSON; as a type: [`payload_as`](Self::payload_as).
     pub payload: Option<RawJson>,
     /// Cancelled when the attempt's time is up or the task is cancelled: return soon.
     pub cancel: CancellationToken,
+    /// When the attempt's time is up, on `clock`.
+    pub deadline: MonoMs,
+    /// The engine's clock.
+    pub clock: Clock,
+}
+
+impl HandlerTask {
+    /// The payload as a type of the handler's own; a task without one counts as JSON's `null`.
+    ///
+    /// # Errors
+    /// `payload`, for good, with the field that does not fit and why: another attempt would read the same.
+    pub fn payload_as<T: DeserializeOwned>(&self) -> Result<T, HandlerError> {
+        let text = self.payload.as_ref().map_or("null", |json| json.as_str());
+        let mut json = serde_json::Deserializer::from_str(text);
+        serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let place = match error.path().to_string() {
+                path if path == "." => "payload".to_owned(),
+                path => format!("payload.{path}"),
+            };
+            HandlerError::for_good("payload", format!("{place}: {}", error.into_inner()))
+        })
+    }
+
+    /// How much of the attempt's time is left. When it is nothing, `cancel` is cancelled.
+    pub fn remaining(&self) -> Duration {
+        self.deadline.since(self.clock.now().mono).to_std()
+    }
 }
 
 /// Why a handler failed.
@@ -83,7 +159,13 @@ pub type HandlerResult = Result<Option<serde_json::Value>, HandlerError>;
 type Running = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
 
 /// A registered handler.
-pub type Handler = Arc<dyn Fn(HandlerTask) -> Running + Send + Sync>;
+#[derive(Clone)]
+pub enum Handler {
+    /// Makes a future.
+    Async(Arc<dyn Fn(HandlerTask) -> Running + Send + Sync>),
+    /// Takes a thread until it returns.
+    Blocking(Arc<dyn Fn(HandlerTask) -> HandlerResult + Send + Sync>),
+}
 
 /// Wraps an async function as a [`Handler`].
 pub fn handler<F, Fut>(f: F) -> Handler
@@ -91,13 +173,86 @@ where
     F: Fn(HandlerTask) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = HandlerResult> + Send + 'static,
 {
-    Arc::new(move |task| Box::pin(f(task)))
+    Handler::Async(Arc::new(move |task| Box::pin(f(task))))
+}
+
+/// Wraps a function that blocks its thread as a [`Handler`].
+pub fn blocking_handler<F>(f: F) -> Handler
+where
+    F: Fn(HandlerTask) -> HandlerResult + Send + Sync + 'static,
+{
+    Handler::Blocking(Arc::new(f))
+}
+
+/// How many threads handlers may have.
+#[derive(Clone, Copy, Debug)]
+pub struct HandlerLimits {
+    /// Blocking handlers that run at a time; more of them wait.
+    pub blocking_max: usize,
+    /// Threads that stand in for others that handlers do not give back, for each kind of handler.
+    pub stand_ins_max: usize,
+}
+
+impl Default for HandlerLimits {
+    fn default() -> Self {
+        Self {
+            blocking_max: 64,
+            stand_ins_max: 64,
+        }
+    }
+}
+
+/// How the threads of one kind of handler are.
+#[derive(Clone, Debug, Default)]
+pub struct SeatsStatus {
+    /// Threads there are, those included that are stood in for.
+    pub threads: usize,
+    /// The most there may be.
+    pub threads_max: usize,
+    /// Threads with a call on them.
+    pub busy: usize,
+    /// Calls that are ready and wait for a thread.
+    pub queued: usize,
+    /// Calls that have not been reported on.
+    pub calls: usize,
+    /// Threads that did not come back within some 20 ms, the abandoned ones among them.
+    pub held: usize,
+    /// Calls that still have their thread although their attempt is over.
+    pub abandoned: Vec<Stuck>,
+    /// So many threads may stand in for others.
+    pub stand_ins_max: usize,
+    /// How many threads were abandoned since the start.
+    pub abandoned_since_start: u64,
+    /// How many calls came back after their attempt was over.
+    pub late_since_start: u64,
+    /// How many calls panicked.
+    pub panics_since_start: u64,
+    /// How many attempts were given back because there was no thread for them.
+    pub given_back_since_start: u64,
+}
+
+/// A call that does not come back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stuck {
+    /// The handler's name.
+    pub handler: String,
+    /// The task that it was called for.
+    pub task: TaskId,
+}
+
+impl SeatsStatus {
+    /// Whether no more threads can be stood in for: each further one that is abandoned leaves one less.
+    pub fn is_at_limit(&self) -> bool {
+        self.abandoned.len() >= self.stand_ins_max && !self.abandoned.is_empty()
+    }
 }
 
 /// Runs handlers.
 pub struct Handlers {
     by_name: HashMap<String, Handler>,
-    io: Handle,
+    asynchronous: Option<Arc<Seats>>,
+    blocking: Option<Arc<Seats>>,
+    runtime: Mutex<Option<Runtime>>,
     clock: Clock,
 }
 
@@ -108,97 +263,136 @@ impl fmt::Debug for Handlers {
 }
 
 impl Handlers {
-    /// Handlers by name; they run on `io`.
-    pub fn new(by_name: HashMap<String, Handler>, io: Handle, clock: Clock) -> Self {
-        Self { by_name, io, clock }
+    /// Handlers by name. A process without any has no threads for them.
+    ///
+    /// # Errors
+    /// When threads can't be made.
+    pub fn new(
+        by_name: HashMap<String, Handler>,
+        limits: HandlerLimits,
+        clock: Clock,
+    ) -> Result<Self, ExecutorError> {
+        let mut handlers = Self {
+            by_name,
+            asynchronous: None,
+            blocking: None,
+            runtime: Mutex::new(None),
+            clock,
+        };
+        if handlers.by_name.is_empty() {
+            return Ok(handlers);
+        }
+        let runtime = runtime::Builder::new_multi_thread()
+            .worker_threads(RUNTIME_THREADS)
+            .thread_name("duetime-handlers")
+            .enable_all()
+            .build()
+            .map_err(ExecutorError::Threads)?;
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let seats = |kind, wanted: usize| {
+            Seats::start(
+                kind,
+                wanted.max(1),
+                limits.stand_ins_max,
+                &handlers.clock,
+                runtime.handle().clone(),
+            )
+            .map_err(ExecutorError::Threads)
+        };
+        let blocks = |handler: &Handler| matches!(handler, Handler::Blocking(_));
+        let blocking = handlers
+            .by_name
+            .values()
+            .any(blocks)
+            .then(|| seats(Kind::Blocking, limits.blocking_max));
+        let waits = handlers.by_name.values().any(|handler| !blocks(handler));
+        let asynchronous = waits.then(|| seats(Kind::Async, cores.clamp(2, 8)));
+        (handlers.blocking, handlers.asynchronous) =
+            (blocking.transpose()?, asynchronous.transpose()?);
+        *handlers.runtime.lock() = Some(runtime);
+        Ok(handlers)
     }
 
     /// Takes an attempt and returns at once; the report follows in every case.
     pub fn run(&self, attempt: RunAttempt, sink: &Arc<dyn ReportSink>) {
-        let mut owed = OwedReport::new(&attempt, Arc::clone(sink), self.clock.clone());
+        let report = OwedReport::new(&attempt, Arc::clone(sink), self.clock.clone());
         let RunAttempt {
+            task: id,
             deadline,
             grace,
-            cancel,
-            work: Work::Handler(task),
+            cancel: cancelled,
+            work: Work::Handler(call),
             ..
         } = attempt
         else {
             return;
         };
-        let Some(handler) = self.by_name.get(&task.handler).cloned() else {
-            return owed.settle(Outcome::Failed(Failure {
+        let handler = self.by_name.get(&call.handler).cloned();
+        let seats = match handler {
+            Some(Handler::Async(_)) => &self.asynchronous,
+            Some(Handler::Blocking(_)) => &self.blocking,
+            None => &None,
+        };
+        let (Some(handler), Some(seats)) = (handler, seats) else {
+            return report.settle(Outcome::Failed(Failure {
                 code: "no_handler".to_owned(),
                 message: format!(
                     "no handler named {:?} is registered in this process",
-                    task.handler
+                    call.handler
                 ),
                 retryable: true,
                 retry_after: None,
                 in_doubt: false,
             }));
         };
-        let now = self.clock.now();
-        if now.mono >= deadline {
+        let now = self.clock.now().mono;
+        if now >= deadline {
             return;
         }
-        let time_left = deadline.since(now.mono).to_std();
-        let soft = task.cancel.clone();
-        owed.start();
-        self.io.spawn(async move {
-            // A task of its own, so that a panic ends it alone and an abort is possible.
-            let mut running = tokio::spawn(async move { handler(task).await });
-            let cut_off = tokio::select! {
-                ended = &mut running => return owed.settle(outcome_of(ended)),
-                () = cancel.cancelled() => Outcome::Cancelled,
-                () = tokio::time::sleep(time_left) => Outcome::TimedOut,
-            };
-            soft.cancel();
-            if tokio::time::timeout(grace.to_std(), &mut running)
-                .await
-                .is_err()
-            {
-                running.abort();
-            }
-            owed.settle(cut_off);
-        });
+        let task = HandlerTask {
+            handler: call.handler,
+            id,
+            topic: call.topic,
+            key: call.key,
+            generation: call.generation,
+            attempt: call.attempt,
+            due_at: call.due_at,
+            payload: call.payload,
+            cancel: cancelled.child_token(),
+            deadline,
+            clock: self.clock.clone(),
+        };
+        let order = Order {
+            handler,
+            task,
+            grace,
+            cancelled,
+            report,
+        };
+        seats.take(order, now);
     }
-}
 
-fn outcome_of(ended: Result<HandlerResult, JoinError>) -> Outcome {
-    let failed = |code: String, message: &str, retryable, in_doubt| {
-        Outcome::Failed(Failure {
-            code,
-            message: note(message),
-            retryable,
-            retry_after: None,
-            in_doubt,
-        })
-    };
-    match ended {
-        Ok(Ok(result)) => {
-            let text = result.map(|json| json.to_string());
-            let result_dropped = text
-                .as_ref()
-                .is_some_and(|text| text.len() > limits::RESULT_BYTES_MAX);
-            Outcome::Succeeded {
-                result: text.filter(|_| !result_dropped).map(Bytes::from),
-                result_dropped,
-            }
+    /// The threads of async and of blocking handlers, where there are any.
+    pub fn status(&self) -> Vec<(&'static str, SeatsStatus)> {
+        let kinds = [("async", &self.asynchronous), ("blocking", &self.blocking)];
+        let status =
+            |(kind, seats): (_, &Option<Arc<Seats>>)| Some((kind, seats.as_ref()?.status()));
+        kinds.into_iter().filter_map(status).collect()
+    }
+
+    /// Takes nothing more and cuts off what runs. Who blocks its thread is left behind.
+    pub fn close(&self) {
+        for seats in [&self.asynchronous, &self.blocking].into_iter().flatten() {
+            seats.close();
         }
-        Ok(Err(error)) => failed(note(&error.code), &error.message, error.retryable, false),
-        Err(ended) => match ended.try_into_panic() {
-            // Nobody knows how far it got.
-            Ok(panic) => failed("panic".to_owned(), &words_of(panic.as_ref()), true, true),
-            Err(_) => Outcome::Unknown,
-        },
+        if let Some(runtime) = self.runtime.lock().take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
-fn words_of(panic: &(dyn Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|words| (*words).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "the handler panicked without a message".to_owned())
+impl Drop for Handlers {
+    fn drop(&mut self) {
+        self.close();
+    }
 }

@@ -26,14 +26,16 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, ActorContext, AsyncContext, Context, Handler};
+use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message};
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, ClientBuilder, Method, Response, StatusCode, redirect, retry};
 use tokio::runtime::Handle;
@@ -44,6 +46,8 @@ use url::Url;
 use super::egress::{Blocked, EgressPolicy, PermittedAddresses};
 use super::{ExecutorError, OwedReport, ReportSink, RunAttempt, Work};
 use crate::clock::{Clock, DurationMs, MonoMs, WallMs};
+use crate::failpoints;
+use crate::ids::{AttemptToken, TaskId};
 use crate::limits::{HEADER_BYTES_MAX, JSON_DEPTH_MAX, NOTE_BYTES_MAX, RESULT_BYTES_MAX};
 use crate::task::outcome::{Failure, Outcome};
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
@@ -134,31 +138,112 @@ impl HttpPush {
 
     /// Takes an attempt and returns at once. The report follows in every case.
     pub fn run(&self, attempt: RunAttempt) {
-        let parts = Arc::clone(&self.parts);
+        let parts = &self.parts;
         let owed = OwedReport::new(&attempt, Arc::clone(&parts.sink), parts.clock.clone());
+        self.begin(attempt, owed);
+    }
+
+    fn begin(&self, attempt: RunAttempt, owed: OwedReport) {
+        let parts = Arc::clone(&self.parts);
         self.io.spawn(async move { parts.run(attempt, owed).await });
     }
 }
 
 /// The mailbox in front of [`HttpPush`].
+///
+/// What waits in it goes on if the actor hangs: who takes the report that is owed for an attempt has the attempt, and
+/// all reports lie beside the mailbox, where they are taken back when the actor is told to leave.
 pub struct HttpPushActor {
     push: HttpPush,
+    waiting: Waiting,
     pulse: Arc<Pulse>,
-    kill: KillSwitch,
     _thread: NamedArbiter,
-    _death: DeathNotice,
+    death: DeathNotice,
+}
+
+/// Reports that are owed for attempts in the mailbox.
+#[derive(Clone, Default)]
+struct Waiting(Arc<Mutex<HashMap<(TaskId, AttemptToken), OwedReport>>>);
+
+impl Waiting {
+    fn put(&self, attempt: &RunAttempt, owed: OwedReport) {
+        let mut waiting = self.0.lock();
+        waiting.insert((attempt.task, attempt.token), owed);
+    }
+
+    fn take(&self, task: TaskId, token: AttemptToken) -> Option<OwedReport> {
+        self.0.lock().remove(&(task, token))
+    }
+
+    /// Gives all of them back.
+    fn give_back(&self) {
+        let waiting = std::mem::take(&mut *self.0.lock());
+        drop(waiting);
+    }
+}
+
+/// The way to an [`HttpPushActor`].
+#[derive(Clone)]
+pub struct PushDoor {
+    actor: Addr<HttpPushActor>,
+    waiting: Waiting,
+    kill: KillSwitch,
+}
+
+impl PushDoor {
+    /// Hands an attempt over and returns at once. What the actor does not take is given back.
+    pub fn run(&self, attempt: RunAttempt, owed: OwedReport) {
+        let (task, token) = (attempt.task, attempt.token);
+        self.waiting.put(&attempt, owed);
+        // Looked at after it was put there, so that it is given back here or by who throws the switch.
+        if self.actor.try_send(attempt).is_err() || self.kill.is_thrown() {
+            drop(self.waiting.take(task, token));
+        }
+    }
+}
+
+/// Leave, so that the watchdog starts a successor.
+struct Leave;
+
+impl Message for Leave {
+    type Result = ();
 }
 
 impl HttpPushActor {
-    /// An actor that runs what it is sent on `push`, to be started on `thread`, which ends with it.
-    pub fn new(push: HttpPush, child: ChildContext, thread: NamedArbiter) -> Self {
-        Self {
+    /// Starts an actor that runs what it is sent on `push`, on `thread`, which ends with it.
+    pub fn start_on(push: HttpPush, child: ChildContext, thread: NamedArbiter) -> PushDoor {
+        let (waiting, kill, on) = (Waiting::default(), child.kill.clone(), thread.handle());
+        let actor = Self {
             push,
+            waiting: waiting.clone(),
             pulse: child.pulse,
-            kill: child.kill,
             _thread: thread,
-            _death: child.death,
+            death: child.death,
+        };
+        let actor = Self::start_in_arbiter(&on, move |_| actor);
+        kill.on_throw({
+            let (actor, waiting) = (actor.clone(), waiting.clone());
+            move || {
+                actor.do_send(Leave);
+                waiting.give_back();
+            }
+        });
+        PushDoor {
+            actor,
+            waiting,
+            kill,
         }
+    }
+
+    fn leave(&mut self, why: String, ctx: &mut Context<Self>) {
+        self.death.last_words(why);
+        ctx.stop();
+    }
+}
+
+impl Drop for HttpPushActor {
+    fn drop(&mut self) {
+        self.waiting.give_back();
     }
 }
 
@@ -167,25 +252,52 @@ impl Actor for HttpPushActor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX_MAX);
-        ctx.run_interval(BEAT, |actor, ctx| {
+        ctx.run_interval(BEAT, |actor, _| {
             actor.pulse.beat(actor.push.parts.clock.now().mono);
-            if actor.kill.is_thrown() {
-                ctx.stop();
-            }
         });
+        if let Err(error) = failpoints::reach("push::started") {
+            self.leave(error.to_string(), ctx);
+        }
+    }
+
+    fn stopped(&mut self, _: &mut Self::Context) {
+        if let Err(error) = failpoints::reach("push::stopped") {
+            self.death.last_words(error.to_string());
+        }
+    }
+}
+
+impl Handler<Leave> for HttpPushActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Leave, ctx: &mut Self::Context) {
+        self.leave("asked to leave".to_owned(), ctx);
     }
 }
 
 impl Handler<RunAttempt> for HttpPushActor {
     type Result = ();
 
-    fn handle(&mut self, attempt: RunAttempt, _: &mut Self::Context) {
-        self.push.run(attempt);
+    fn handle(&mut self, attempt: RunAttempt, ctx: &mut Self::Context) {
+        let reached = self
+            .death
+            .words()
+            .hear(|| failpoints::reach("push::handler"));
+        if let Err(error) = reached {
+            return self.leave(error.to_string(), ctx);
+        }
+        // What was given back meanwhile is somebody else's.
+        if let Some(owed) = self.waiting.take(attempt.task, attempt.token) {
+            self.push.begin(attempt, owed);
+        }
     }
 }
 
 impl Parts {
     async fn run(&self, attempt: RunAttempt, mut owed: OwedReport) {
+        if failpoints::reach("push::future").is_err() {
+            return;
+        }
         let Work::Http(call) = attempt.work else {
             // Only pushes are sent here; anything else is given back.
             return;

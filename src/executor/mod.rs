@@ -20,16 +20,15 @@ pub mod pull;
 
 use std::sync::Arc;
 
-use actix::Addr;
-use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, DurationMs, MonoMs, Now};
 use crate::ids::{AttemptToken, TaskId};
 use crate::task::outcome::{Failure, Outcome};
+use crate::watchdog::{Generation, Seat};
 
-pub use handler::{HandlerTask, Handlers};
-pub use http_push::{HttpCall, HttpPushActor};
+pub use handler::{HandlerCall, HandlerTask, Handlers};
+pub use http_push::{HttpCall, HttpPushActor, PushDoor};
 
 /// One attempt to run, as it is handed to an executor.
 #[derive(Debug)]
@@ -58,7 +57,7 @@ pub enum Work {
     /// Sends an HTTP request and reads the answer.
     Http(HttpCall),
     /// Calls a handler of the embedding process.
-    Handler(HandlerTask),
+    Handler(HandlerCall),
     /// Can't be run at all.
     Unfit(Failure),
 }
@@ -90,7 +89,7 @@ pub trait ReportSink: Send + Sync + 'static {
 
 /// All executors, by the work they do.
 pub struct Executors {
-    http: RwLock<Option<Addr<HttpPushActor>>>,
+    http: Seat<PushDoor>,
     handlers: Handlers,
     sink: Arc<dyn ReportSink>,
     clock: Clock,
@@ -100,7 +99,7 @@ impl Executors {
     /// Executors that report to `sink`; pushes are given back until there is an actor for them.
     pub fn new(handlers: Handlers, sink: Arc<dyn ReportSink>, clock: Clock) -> Self {
         Self {
-            http: RwLock::new(None),
+            http: Seat::default(),
             handlers,
             sink,
             clock,
@@ -108,22 +107,30 @@ impl Executors {
     }
 
     /// Where pushes go from now on.
-    pub fn set_http(&self, actor: Addr<HttpPushActor>) {
-        *self.http.write() = Some(actor);
+    pub fn set_http(&self, generation: Generation, door: PushDoor) {
+        self.http.take(generation, door);
     }
 
-    /// Takes an attempt and returns at once. Exactly one report follows, whatever happens.
+    /// The handlers of this process.
+    pub fn handlers(&self) -> &Handlers {
+        &self.handlers
+    }
+
+    /// Takes an attempt and returns at once. Exactly one report follows, whatever happens. One that is cancelled
+    /// already is not begun: its shard may have been given up before it sent it.
     pub fn run(&self, attempt: RunAttempt) {
         let owed = || OwedReport::new(&attempt, Arc::clone(&self.sink), self.clock.clone());
+        if attempt.cancel.is_cancelled() {
+            return owed().settle(Outcome::Cancelled);
+        }
         match &attempt.work {
             Work::Unfit(failure) => owed().settle(Outcome::Failed(failure.clone())),
             Work::Handler(_) => self.handlers.run(attempt, &self.sink),
             Work::Http(_) => {
-                let actor = self.http.read().clone();
                 let owed = owed();
-                // A full or closed mailbox drops the attempt; the report that is owed then gives it back.
-                if actor.is_some_and(|actor| actor.try_send(attempt).is_ok()) {
-                    owed.forget();
+                // Without a door the report that is owed gives it back.
+                if let Some(door) = self.http.who() {
+                    door.run(attempt, owed);
                 }
             }
         }
@@ -136,6 +143,9 @@ pub enum ExecutorError {
     /// The HTTP client could not be set up.
     #[error("set up the HTTP client")]
     HttpClient(#[source] reqwest::Error),
+    /// There are no threads for handlers.
+    #[error("make threads for handlers")]
+    Threads(#[source] std::io::Error),
 }
 
 /// An attempt that was taken, and whose report is still owed. Dropping it sends the report, so that a
@@ -147,7 +157,6 @@ pub struct OwedReport {
     token: AttemptToken,
     started: Option<Now>,
     outcome: Outcome,
-    owed: bool,
 }
 
 impl OwedReport {
@@ -160,7 +169,6 @@ impl OwedReport {
             token: attempt.token,
             started: None,
             outcome: Outcome::GivenBack,
-            owed: true,
         }
     }
 
@@ -172,11 +180,6 @@ impl OwedReport {
         self.sink.started(self.task, self.token, now);
     }
 
-    /// Somebody else owes the report now.
-    fn forget(mut self) {
-        self.owed = false;
-    }
-
     /// Reports how the attempt ended.
     pub fn settle(mut self, outcome: Outcome) {
         self.outcome = outcome;
@@ -185,9 +188,6 @@ impl OwedReport {
 
 impl Drop for OwedReport {
     fn drop(&mut self) {
-        if !self.owed {
-            return;
-        }
         self.sink.ended(AttemptReport {
             task: self.task,
             token: self.token,

@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::executor::handler::SeatsStatus;
 use crate::http::Api;
 use crate::http::answer::Answer;
 use crate::http::ops::add;
@@ -98,6 +99,32 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
         "name",
         restarts,
     );
+    let quarantined = children
+        .iter()
+        .map(|child| (child.name.as_str(), child.quarantined as f64));
+    page.gauge(
+        "part_quarantined",
+        "Threads of supervised parts that were given up and have not ended",
+        "name",
+        quarantined,
+    );
+    let ages = children
+        .iter()
+        .filter_map(|child| Some((child.name.as_str(), child.pulse?.age.0 as f64 / 1000.0)));
+    page.gauge(
+        "part_pulse_age_seconds",
+        "Time since supervised parts were last heard of",
+        "name",
+        ages,
+    );
+    let refused = engine.zombie_writes_refused();
+    let shards: Vec<String> = (0..refused.len()).map(|shard| shard.to_string()).collect();
+    page.counter(
+        "zombie_writes_refused",
+        "Writes of owners whose epoch was over",
+        "shard",
+        shards.iter().map(String::as_str).zip(refused),
+    );
     let disk = engine.disk();
     if let Some(free) = disk.free_bytes {
         page.gauge(
@@ -128,6 +155,20 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
             [("", age.0 as f64 / 1000.0)],
         );
     }
+    if let Some(copies) = engine.copy_status() {
+        page.gauge(
+            "journal_copy_behind_seconds",
+            "What was committed before is in the second directory",
+            "",
+            [("", copies.behind.0 as f64 / 1000.0)],
+        );
+        page.counter(
+            "journal_copy_gaps",
+            "Times that something was folded before it was copied; the next backup begins behind it",
+            "",
+            [("", copies.gaps)],
+        );
+    }
     let steps = engine.clock_steps();
     let steps = [("forward", steps.forward), ("backward", steps.backward)];
     page.counter("clock_steps", "Steps of the wall clock", "direction", steps);
@@ -152,6 +193,8 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
         [("", engine.waiting_workers() as f64)],
     );
 
+    handler_metrics(&mut page, &engine.handler_seats());
+
     let mut text = String::new();
     match encode(&mut text, &page.0) {
         Ok(()) => HttpResponse::Ok()
@@ -163,6 +206,57 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
         ))
         .respond(),
     }
+}
+
+/// The threads that handlers of the embedding process run on.
+fn handler_metrics(page: &mut Page, seats: &[(&'static str, SeatsStatus)]) {
+    if seats.is_empty() {
+        return;
+    }
+    let mut gauge = |name, help, of: fn(&SeatsStatus) -> usize| {
+        let rows = seats.iter().map(|(kind, seats)| (*kind, of(seats) as f64));
+        page.gauge(name, help, "kind", rows);
+    };
+    gauge("handler_threads", "Threads of handlers", |seats| {
+        seats.threads
+    });
+    gauge(
+        "handler_threads_held",
+        "Threads that handlers did not give back within 20 ms",
+        |seats| seats.held,
+    );
+    gauge(
+        "handler_threads_abandoned",
+        "Threads of handlers whose attempt is over, and that have not come back",
+        |seats| seats.abandoned.len(),
+    );
+    gauge(
+        "handler_calls",
+        "Handlers that run, and calls that wait for a thread",
+        |seats| seats.calls,
+    );
+    let mut counter = |name, help, of: fn(&SeatsStatus) -> u64| {
+        let rows = seats.iter().map(|(kind, seats)| (*kind, of(seats)));
+        page.counter(name, help, "kind", rows);
+    };
+    counter("handler_panics", "Handlers that panicked", |seats| {
+        seats.panics_since_start
+    });
+    counter(
+        "handler_abandoned",
+        "Threads that were abandoned to their handlers",
+        |seats| seats.abandoned_since_start,
+    );
+    counter(
+        "handler_late_returns",
+        "Handlers that came back after their attempt was over",
+        |seats| seats.late_since_start,
+    );
+    counter(
+        "handler_given_back",
+        "Attempts that no thread was there for",
+        |seats| seats.given_back_since_start,
+    );
 }
 
 /// What the stores of all shards hold, and read.
@@ -219,6 +313,28 @@ fn store_metrics(page: &mut Page, shards: &[ShardCounts]) {
         "Tasks that the auditor has looked at, found wrong and mended",
         "result",
         audited,
+    );
+    let rescued = [
+        ("looked_at", sum(|shard| shard.rescue.looked_at)),
+        ("moved", sum(|shard| shard.rescue.moved)),
+        ("failed", sum(|shard| shard.rescue.failed)),
+        ("alerts", sum(|shard| shard.rescue.alerts)),
+    ];
+    page.counter(
+        "rescue_tasks",
+        "Attempts and due tasks that rescue sweeps have looked at, moved on, failed to, and told of",
+        "result",
+        rescued,
+    );
+    page.gauge(
+        "no_progress_seconds",
+        "Longest time that a shard has had due tasks and free slots, and started nothing",
+        "",
+        [(
+            "",
+            shards.iter().map(|shard| shard.rescue.no_progress_ms).max().unwrap_or(0) as f64
+                / 1000.0,
+        )],
     );
     let reads = [
         ("task", sum(|shard| shard.shelf.reads.task)),

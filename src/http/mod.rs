@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`configure`] mounts all routes into any actix-web `App`; [`server`] is the service's own. Routes are declared
-//! once, in [`openapi`], which is also where the OpenAPI document comes from.
+//! once, in `openapi`, which is also where the OpenAPI document comes from.
 
 pub mod answer;
 mod batch;
@@ -143,6 +143,7 @@ fn routes(config: &mut ServiceConfig) {
                 .route(web::get().to(store::backup_status))
                 .route(web::post().to(store::backup)),
         )
+        .service(at("/v1/store/export").route(web::get().to(store::export)))
         .service(at("/v1/actors").route(web::get().to(ops::actors)))
         .service(
             at("/livez")

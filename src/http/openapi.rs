@@ -29,7 +29,7 @@ use crate::http::{batch, leases, metrics, ops, query, respond, store, tasks, top
         verbs::resolve_by_key, verbs::discard_by_key,
         leases::lease, leases::heartbeat, leases::complete, leases::fail, leases::snooze,
         topics::list, topics::get, topics::put, topics::delete, topics::pause, topics::resume,
-        ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, store::backup, store::backup_status, ops::actors, ops::livez, ops::readyz,
+        ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, store::backup, store::backup_status, store::export, ops::actors, ops::livez, ops::readyz,
         metrics::metrics
     )
 )]

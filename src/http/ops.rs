@@ -5,6 +5,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde_json::{Map, Value, json};
 
 use crate::engine::status::ShardStatus;
+use crate::executor::handler::{SeatsStatus, Stuck};
 use crate::http::answer::{Answer, problem_of};
 use crate::http::resent::once;
 use crate::http::{Api, BY, query, respond};
@@ -13,7 +14,7 @@ use crate::shard::messages::{ShardCounts, TopicCounts};
 use crate::shard::table::Totals;
 use crate::task::State;
 use crate::task::duration;
-use crate::watchdog::ChildStatus;
+use crate::watchdog::{ChildState, ChildStatus};
 use crate::wire;
 use crate::wire::problem::{Code, Problem};
 
@@ -150,6 +151,8 @@ fn shard_of(shard: &ShardStatus) -> Value {
         "in_flight": shard.counts.as_ref().map(|counts| counts.in_flight),
         "store": shard.counts.as_ref().map(store_of),
         "restarts": shard.child.as_ref().map(|child| child.restarts),
+        "quarantined": shard.child.as_ref().map(|child| child.quarantined),
+        "zombie_writes_refused": shard.zombie_writes_refused,
         "last_fault": shard.child.as_ref().and_then(|child| child.last_fault.clone()),
     })
 }
@@ -173,6 +176,11 @@ fn store_of(counts: &ShardCounts) -> Value {
         "audit": {
             "rounds": counts.audit.rounds, "looked_at": counts.audit.looked_at,
             "wrong": counts.audit.wrong, "mended": counts.audit.mended,
+        },
+        "rescue": {
+            "sweeps": counts.rescue.sweeps, "looked_at": counts.rescue.looked_at,
+            "moved": counts.rescue.moved, "failed": counts.rescue.failed,
+            "alerts": counts.rescue.alerts, "no_progress_ms": counts.rescue.no_progress_ms,
         },
     })
 }
@@ -214,13 +222,21 @@ pub async fn restart_shard(
     .await
 }
 
-/// All supervised parts: generation, pulse, verdict, restarts.
+/// All supervised parts: generation, pulse, verdict, restarts, and how many of their threads hang in quarantine; and the
+/// threads that handlers of this process run on.
 #[utoipa::path(get, path = "/v1/actors", tag = "operate", responses((status = 200, description = "all supervised parts", body = Object)))]
 pub async fn actors(req: HttpRequest, api: Data<Api>) -> HttpResponse {
     respond(async {
         query(&req, &[])?;
         let items: Vec<Value> = api.engine.children().iter().map(child_of).collect();
-        Ok(Answer::json(200, &json!({"items": items})))
+        let handlers = api.engine.handler_seats().into_iter();
+        let handlers: Map<String, Value> = handlers
+            .map(|(kind, seats)| (kind.to_owned(), seats_of(&seats)))
+            .collect();
+        Ok(Answer::json(
+            200,
+            &json!({"items": items, "handlers": handlers}),
+        ))
     })
     .await
 }
@@ -230,10 +246,34 @@ fn child_of(child: &ChildStatus) -> Value {
         "name": child.name,
         "generation": child.generation.0,
         "state": child.state.name(),
+        "reason": match &child.state {
+            ChildState::Parked { reason } => Some(reason),
+            _ => None,
+        },
         "pulse": child.pulse.map(|pulse| json!({"phase": pulse.phase.name(), "age_ms": pulse.age.0})),
         "verdict": child.pulse.map(|pulse| pulse.verdict.name()),
         "restarts": child.restarts,
+        "quarantined": child.quarantined,
         "last_fault": child.last_fault,
+    })
+}
+
+fn seats_of(seats: &SeatsStatus) -> Value {
+    let stuck = |call: &Stuck| json!({"handler": call.handler, "task": call.task.to_string()});
+    json!({
+        "threads": seats.threads,
+        "threads_max": seats.threads_max,
+        "busy": seats.busy,
+        "held": seats.held,
+        "queued": seats.queued,
+        "calls": seats.calls,
+        "abandoned": seats.abandoned.iter().map(stuck).collect::<Vec<_>>(),
+        "since_start": {
+            "abandoned": seats.abandoned_since_start,
+            "late_returns": seats.late_since_start,
+            "panics": seats.panics_since_start,
+            "given_back": seats.given_back_since_start,
+        },
     })
 }
 

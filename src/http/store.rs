@@ -1,15 +1,20 @@
-//! The store as a whole: backups, asked for by who can read the data directory's lock.
+//! The store as a whole: backups and exports, asked for by who can read the data directory's lock.
 //!
-//! The token in that file and an address of this machine are both needed. `duetime store backup` does all of it.
+//! The token in that file and an address of this machine are both needed. `duetime store backup` and `duetime store export` do all
+//! of it.
 
+use std::io;
 use std::path::PathBuf;
 
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
+use bytes::Bytes;
+use futures_util::stream;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::engine::backup::{BackupRefused, BackupStatus};
+use crate::engine::export::{Export, ExportRefused};
 use crate::http::answer::{Answer, problem_of};
 use crate::http::resent::once;
 use crate::http::{Api, BY, query, respond};
@@ -137,4 +142,56 @@ pub async fn backup_status(req: HttpRequest, api: Data<Api>) -> HttpResponse {
         ))
     })
     .await
+}
+
+/// Each task as one line of JSON, with its log and attempts, as all were when the request came. One that is cut off was
+/// not ended: the connection breaks then.
+#[utoipa::path(get, path = "/v1/store/export", tag = "operate", operation_id = "export",
+    params(("duetime-admin-token" = String, Header, description = "the token in the data directory's LOCK file"),
+           ("skip_damaged" = Option<bool>, Query, description = "leave out what does not read back")),
+    responses(
+    (status = 200, description = "lines of JSON, in no order", body = String, content_type = "application/x-ndjson"),
+    (status = 403, description = "without the token, or from elsewhere", body = wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 409, description = "another is being made", body = wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 503, description = "a shard is being restarted", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn export(req: HttpRequest, api: Data<Api>) -> HttpResponse {
+    let begun = async {
+        let pairs = query(&req, &["skip_damaged"])?;
+        admit(&req, &api)?;
+        let skip_damaged = match pairs.last().map(|(_, value)| value.as_str()) {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(_) => {
+                let detail = "is true or false";
+                return Err(Problem::of_field("/skip_damaged", "invalid", detail));
+            }
+        };
+        let begun = api.engine.export(skip_damaged).await;
+        let export = begun.map_err(|refused| match refused {
+            ExportRefused::InProgress => {
+                Problem::new(Code::InProgress, refused.to_string()).retry_after_s(5)
+            }
+            ExportRefused::NoSnapshot(_) => {
+                Problem::new(Code::ShardUnavailable, refused.to_string()).retry_after_s(1)
+            }
+            ExportRefused::Thread(_) => Problem::new(Code::Internal, refused.to_string()),
+            ExportRefused::Engine(error) => problem_of(&error),
+        })?;
+        if let Err(error) = api.engine.audit(BY, "store.export", "", "").await {
+            tracing::error!(%error, "audit line of an export not written");
+        }
+        Ok(export)
+    };
+    match begun.await {
+        Ok(export) => HttpResponse::Ok()
+            .content_type("application/x-ndjson")
+            .streaming(stream::unfold(export, next_lines)),
+        Err(problem) => Answer::from(problem).respond(),
+    }
+}
+
+async fn next_lines(mut export: Export) -> Option<(Result<Bytes, io::Error>, Export)> {
+    let lines = export.next().await?;
+    let lines = lines.map(Bytes::from).map_err(io::Error::other);
+    Some((lines, export))
 }

@@ -8,9 +8,15 @@
 //!
 //! A failed or doubtful commit stops the actor: nothing is rolled back in memory, the watchdog starts it anew
 //! from the store. Armed attempts start at their instant whether or not a batch is out.
+//!
+//! An owner that was given up and wakes again is a zombie. Nothing that it does counts: the store refuses its commits,
+//! and everything else that others could see leaves by one of three doors (`perform`, `launch`, `report_wake`), which
+//! are shut once its kill switch is thrown. The same switch cancels what it had launched, and what it launches after
+//! that is born cancelled and not begun. Those who wait for its answers are told by the router.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use tokio_util::sync::CancellationToken;
@@ -18,14 +24,15 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Now};
 use crate::executor::Executors;
 use crate::executor::pull::PullDesk;
+use crate::failpoints;
 use crate::ids::{ShardEpoch, ShardId, TaskId};
-use crate::shard::committer::{Committer, CommitterGone, Done};
+use crate::shard::committer::{Broken, Committer, CommitterGone, Done};
 use crate::shard::core::{Effect, ShardCore};
 use crate::shard::launch::attempt_of;
 use crate::shard::messages::{Ask, Question, Worked};
 use crate::shard::wakes::WakeBoard;
 use crate::store::{Begun, ShardStore, StoreError};
-use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
+use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse, Threads};
 
 /// Most questions that wait in the mailbox; admission (the router's permits) keeps below it.
 pub const MAILBOX_MAX: usize = 65_536;
@@ -35,6 +42,8 @@ const QUESTIONS_PER_STEP: usize = 2_048;
 const STEPS_US_MAX: i64 = 5_000;
 /// Longest time without a tick.
 const TICK_MS_MAX: i64 = 1_000;
+/// How often the actor shows that it lives, whether or not it is told the time.
+const BEAT: Duration = Duration::from_millis(250);
 
 /// What a shard acts on.
 #[derive(Clone)]
@@ -56,7 +65,7 @@ impl Message for Tick {
 }
 
 /// The committer has done something, or has failed.
-struct Told(Result<Done, StoreError>);
+struct Told(Result<Done, Broken>);
 
 impl Message for Told {
     type Result = ();
@@ -124,8 +133,11 @@ pub struct ShardActor {
     gathered: VecDeque<Box<dyn Errand>>,
     out: Option<Out>,
     running: HashMap<TaskId, CancellationToken>,
+    /// Cancels all that this owner launches, also what it launches after it was told to leave.
+    attempts: CancellationToken,
     again: bool,
     pulse: Arc<Pulse>,
+    threads: Threads,
     kill: KillSwitch,
     _thread: NamedArbiter,
     death: DeathNotice,
@@ -140,6 +152,7 @@ impl ShardActor {
         core: impl FnOnce(Now) -> ShardCore,
         mut store: Box<dyn ShardStore>,
         clock: &Clock,
+        pulse: &Pulse,
     ) -> Result<(ShardCore, Box<dyn ShardStore>, ShardEpoch), StoreError> {
         let begun @ Begun { epoch, steady, .. } = store.begin()?;
         clock.raise_steady(steady);
@@ -148,6 +161,7 @@ impl ShardActor {
         core.begin_recovery(begun, store.reader()?);
         let mut recovered = Ok(());
         store.recover(&mut |stored| {
+            pulse.beat(clock.now().mono);
             if recovered.is_ok() {
                 recovered = core.recover(stored, now);
             }
@@ -175,8 +189,10 @@ impl ShardActor {
             gathered: VecDeque::new(),
             out: None,
             running: HashMap::new(),
+            attempts: CancellationToken::new(),
             again: false,
             pulse: child.pulse,
+            threads: child.threads,
             kill: child.kill,
             _thread: thread,
             death: child.death,
@@ -192,13 +208,33 @@ impl ShardActor {
         ctx.stop();
     }
 
+    /// Whether nothing of this owner counts any more: the fence before all that others can see.
+    fn is_fenced(&self) -> bool {
+        self.kill.is_thrown()
+    }
+
+    fn beat(&self) {
+        self.pulse.beat(self.clock.now().mono);
+    }
+
+    /// Works on; a panic is heard, and then takes the actor down.
+    fn heard(&mut self, ctx: &mut Context<Self>, work: impl FnOnce(&mut Self, &mut Context<Self>)) {
+        let words = self.death.words();
+        words.hear(|| {
+            if let Err(error) = failpoints::reach("shard::handler") {
+                return self.leave(error.to_string(), ctx);
+            }
+            work(self, ctx);
+        });
+    }
+
     /// Takes steps until a batch is out, nothing is left to do, or others should have their turn.
     fn step(&mut self, ctx: &mut Context<Self>) {
         let until_us = self.clock.edge_us().0 + STEPS_US_MAX;
         let mut now = self.clock.now();
         self.launch(now);
         while self.out.is_none() {
-            if self.kill.is_thrown() {
+            if self.is_fenced() {
                 return ctx.stop();
             }
             let answers = self.answer_some(now, until_us);
@@ -273,6 +309,10 @@ impl ShardActor {
     }
 
     fn perform(&mut self, out: Out, now: Now) {
+        // What it says without a commit may not be so any more, and what was committed its successor finds.
+        if self.is_fenced() {
+            return;
+        }
         for answer in out.answers {
             answer();
         }
@@ -293,15 +333,22 @@ impl ShardActor {
         self.launch(now);
     }
 
+    /// Starts nothing once it was given up: its successor takes back what was armed, and starts it itself.
     fn launch(&mut self, now: Now) {
+        if self.is_fenced() {
+            return;
+        }
         for launch in self.core.launch(now) {
-            let cancel = CancellationToken::new();
+            let cancel = self.attempts.child_token();
             self.running.insert(launch.task, cancel.clone());
             self.outlets.executors.run(attempt_of(launch, now, cancel));
         }
     }
 
     fn report_wake(&self, now: Now) {
+        if self.is_fenced() {
+            return;
+        }
         let wait_ms = self
             .core
             .next_in_ms(now)
@@ -324,9 +371,7 @@ impl Drop for ShardActor {
     /// A successor settles what was running as unknown and may start it again: what still runs is stopped first, so
     /// that no task has two attempts at a time.
     fn drop(&mut self) {
-        for cancel in self.running.values() {
-            cancel.cancel();
-        }
+        self.attempts.cancel();
     }
 }
 
@@ -337,19 +382,33 @@ impl Actor for ShardActor {
         ctx.set_mailbox_capacity(MAILBOX_MAX);
         let me = ctx.address();
         self.kill.on_throw({
-            let me = me.clone();
-            move || me.do_send(Leave)
+            let (me, attempts) = (me.clone(), self.attempts.clone());
+            move || {
+                me.do_send(Leave);
+                attempts.cancel();
+            }
         });
+        ctx.run_interval(BEAT, |actor, _| actor.beat());
+        if let Err(error) = failpoints::reach("shard::started") {
+            return self.leave(error.to_string(), ctx);
+        }
         // Never more than one batch and one fold are out, so this queue is bounded.
         let done = move |result| me.do_send(Told(result));
         let Some(store) = self.store.take() else {
             return;
         };
-        match Committer::start(self.shard(), self.epoch, store, done) {
+        let watched = (self.clock.clone(), &self.threads);
+        match Committer::start(self.shard(), self.epoch, store, watched, done) {
             Ok(committer) => self.committer = Some(committer),
             Err(error) => return self.leave(format!("start the committer: {error}"), ctx),
         }
         self.step(ctx);
+    }
+
+    fn stopped(&mut self, _: &mut Context<Self>) {
+        if let Err(error) = failpoints::reach("shard::stopped") {
+            self.death.last_words(error.to_string());
+        }
     }
 }
 
@@ -371,7 +430,7 @@ impl Handler<Tick> for ShardActor {
 
     fn handle(&mut self, _: Tick, ctx: &mut Context<Self>) {
         self.again = false;
-        self.step(ctx);
+        self.heard(ctx, Self::step);
     }
 }
 
@@ -379,22 +438,22 @@ impl Handler<Told> for ShardActor {
     type Result = ();
 
     fn handle(&mut self, Told(result): Told, ctx: &mut Context<Self>) {
-        match result {
+        self.heard(ctx, |actor, ctx| match result {
             Ok(Done::Committed) => {
-                if let Some(out) = self.out.take() {
-                    self.perform(out, self.clock.now());
+                if let Some(out) = actor.out.take() {
+                    actor.perform(out, actor.clock.now());
                 }
-                self.step(ctx);
+                actor.step(ctx);
             }
             Ok(Done::Folded(folded)) => {
-                self.core.folded(folded);
-                self.step(ctx);
+                actor.core.folded(folded);
+                actor.step(ctx);
             }
             Err(error) => {
-                let shard = self.shard();
-                self.leave(format!("{shard}: commit: {error}"), ctx);
+                let shard = actor.shard();
+                actor.leave(format!("{shard}: commit: {error}"), ctx);
             }
-        }
+        });
     }
 }
 

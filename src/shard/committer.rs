@@ -3,18 +3,29 @@
 //! One commit is out at a time; while it syncs, the shard gathers the next. Between commits the thread folds in
 //! small slices, and it always prefers a commit that waits. A commit may have to take some folding along, so that
 //! what is committed does not outrun what is folded.
+//!
+//! Two pulses tell of it. The thread's own says before each call of the store that it waits for the disk, for as long
+//! as a wait may be ([`Bounds::wait_max`](crate::watchdog::Bounds)). The fold's says the same each time the fold has
+//! come further, and nothing while that waits for its threads: so it tells of theirs.
 
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::time::Duration;
 
+use crate::clock::{Clock, MonoMs};
+use crate::failpoints;
 use crate::ids::{ShardEpoch, ShardId};
 use crate::shard::shelf::FoldAlong;
 use crate::store::chunk::{Fold, Folded, Memtable};
 use crate::store::{Batch, ShardStore, StoreError, Tended};
+use crate::watchdog::{ThreadPulse, Threads, message_of};
 
 /// A commit that is out, a fold behind it, and a table to drop.
 const JOBS_MAX: usize = 4;
+/// How often a thread that has nothing to do shows that it lives.
+const BEAT: Duration = Duration::from_millis(500);
 
 /// What the thread is given to do.
 enum Job {
@@ -41,6 +52,20 @@ pub struct Committer {
     jobs: SyncSender<Job>,
 }
 
+/// What has ended the committer's thread.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// The store did not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A panic with this message.
+    #[error("panicked: {0}")]
+    Panicked(String),
+    /// A test wanted it.
+    #[error(transparent)]
+    Injected(std::io::Error),
+}
+
 /// The committer's thread is gone.
 #[derive(Debug, thiserror::Error)]
 #[error("the committer's thread is gone")]
@@ -55,12 +80,26 @@ impl Committer {
         shard: ShardId,
         epoch: ShardEpoch,
         store: Box<dyn ShardStore>,
-        done: impl Fn(Result<Done, StoreError>) + Send + 'static,
+        (clock, threads): (Clock, &Threads),
+        done: impl Fn(Result<Done, Broken>) + Send + 'static,
     ) -> std::io::Result<Self> {
         let (jobs, incoming) = sync_channel(JOBS_MAX);
-        std::thread::Builder::new()
-            .name(format!("journal-{:02}", shard.0))
-            .spawn(move || run(epoch, store, &incoming, &done))?;
+        let name = format!("journal-{:02}", shard.0);
+        let now = clock.now().mono;
+        let pulses = Pulses {
+            fold: threads.watch(format!("fold-{:02}", shard.0), now),
+            journal: threads.watch(name.clone(), now),
+            folds: Cell::new(false),
+            clock,
+        };
+        std::thread::Builder::new().name(name).spawn(move || {
+            let run = AssertUnwindSafe(|| run(epoch, store, &pulses, &incoming, &done));
+            let ended = catch_unwind(run)
+                .unwrap_or_else(|panic| Err(Broken::Panicked(message_of(&*panic).to_owned())));
+            if let Err(broken) = ended {
+                done(Err(broken));
+            }
+        })?;
         Ok(Self { jobs })
     }
 
@@ -92,52 +131,100 @@ impl Committer {
     }
 }
 
+/// What the thread shows of itself and of the fold.
+struct Pulses {
+    journal: ThreadPulse,
+    fold: ThreadPulse,
+    /// Whether a fold is at work.
+    folds: Cell<bool>,
+    clock: Clock,
+}
+
+/// As long as a wait may be.
+const AS_LONG_AS_MAY_BE: MonoMs = MonoMs(i64::MAX);
+
+impl Pulses {
+    /// The thread is about to call the store. Without a fold there is nothing else to be heard of one meanwhile.
+    fn in_store(&self) {
+        let now = self.clock.now().mono;
+        self.journal.waiting(now, AS_LONG_AS_MAY_BE);
+        if !self.folds.get() {
+            self.fold.waiting(now, AS_LONG_AS_MAY_BE);
+        }
+    }
+
+    fn fold_came_further(&self) {
+        self.folds.set(true);
+        let now = self.clock.now().mono;
+        self.fold.waiting(now, AS_LONG_AS_MAY_BE);
+    }
+
+    fn idle(&self) {
+        self.folds.set(false);
+        let now = self.clock.now().mono;
+        self.journal.idle(now);
+        self.fold.idle(now);
+    }
+}
+
 fn run(
     epoch: ShardEpoch,
     mut store: Box<dyn ShardStore>,
+    pulses: &Pulses,
     incoming: &Receiver<Job>,
-    done: &dyn Fn(Result<Done, StoreError>),
-) {
+    done: &dyn Fn(Result<Done, Broken>),
+) -> Result<(), Broken> {
     let mut is_idle = true;
     loop {
         let job = match is_idle {
-            true => incoming.recv().map_err(|_| TryRecvError::Disconnected),
+            true => incoming.recv_timeout(BEAT).map_err(|error| match error {
+                RecvTimeoutError::Timeout => TryRecvError::Empty,
+                RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+            }),
             false => incoming.try_recv(),
         };
         let mut along = FoldAlong::Nothing;
-        let did = match job {
+        match job {
             Ok(Job::Commit { batch, fold_along }) => {
                 along = fold_along;
-                let committed = store.commit(epoch, &batch);
-                committed.map(|()| done(Ok(Done::Committed)))
+                pulses.in_store();
+                failpoints::reach("shard::future").map_err(Broken::Injected)?;
+                store.commit(epoch, &batch)?;
+                done(Ok(Done::Committed));
             }
-            Ok(Job::Fold(fold)) => store.fold(epoch, fold),
-            Ok(Job::Scrap(table)) => {
-                drop(table);
-                Ok(())
+            Ok(Job::Fold(fold)) => {
+                pulses.fold_came_further();
+                store.fold(epoch, fold)?;
             }
-            Err(TryRecvError::Empty) => Ok(()),
-            Err(TryRecvError::Disconnected) => return,
-        };
-        if let Err(error) = did {
-            return done(Err(error));
+            Ok(Job::Scrap(table)) => drop(table),
+            Err(TryRecvError::Empty) if is_idle => {
+                pulses.idle();
+                continue;
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Ok(()),
         }
         loop {
             let bytes_min = match along {
                 FoldAlong::Bytes(bytes) => bytes,
                 FoldAlong::Nothing | FoldAlong::All => 0,
             };
-            match store.tend(epoch, bytes_min) {
-                Ok(Tended::Idle) => is_idle = true,
-                Ok(Tended::More) if along == FoldAlong::All => continue,
-                Ok(Tended::More) => is_idle = false,
-                Ok(Tended::Folded(folded)) => {
-                    is_idle = false;
+            pulses.in_store();
+            let tended = store.tend(epoch, bytes_min)?;
+            is_idle = matches!(tended, Tended::Idle);
+            match tended {
+                Tended::Idle => pulses.idle(),
+                Tended::More => pulses.fold_came_further(),
+                Tended::Waits => {}
+                Tended::Folded(folded) => {
+                    pulses.fold_came_further();
                     done(Ok(Done::Folded(folded)));
+                    break;
                 }
-                Err(error) => return done(Err(error)),
             }
-            break;
+            if is_idle || along != FoldAlong::All {
+                break;
+            }
         }
     }
 }

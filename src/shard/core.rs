@@ -8,13 +8,15 @@
 //!
 //! The shell (`shard::actor`) runs a few requests, lets alarms ring ([`ShardCore::advance`]), and closes the
 //! step ([`ShardCore::close`]). It commits the batch and only then performs the effects. Whatever is lost in a
-//! crash between the two follows again from the state: recovery ([`ShardCore::adopt`]) uses the same function.
+//! crash between the two follows again from the state: recovery ([`ShardCore::recover`]) uses the same function.
 //!
 //! Invariants: a live task stands in exactly one [`Place`]; nothing starts that is not committed as dispatched;
 //! a slot is taken by each task whose attempt an executor of ours runs, and by no other.
 
 mod dispatch;
 mod hold;
+
+pub use dispatch::report_time;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use crate::shard::audit::{AuditCounts, Auditor};
 use crate::shard::notes::Notes;
 use crate::shard::place::{ARM_AHEAD, Place, Setting, Wheels, alarms_of};
 use crate::shard::query::{PageAsk, PagePart, Slim, TaskView, page};
+use crate::shard::rescue::{Rescue, RescueCounts, RescueOptions};
 use crate::shard::shelf::FoldAlong;
 use crate::shard::slots::Slots;
 use crate::shard::snapshot::{Newer, Snapshot};
@@ -60,6 +63,8 @@ pub struct CoreOptions {
     pub alarms_per_step: usize,
     /// How its tasks are kept.
     pub table: TableOptions,
+    /// How what is on its way is looked after.
+    pub rescue: RescueOptions,
 }
 
 impl Default for CoreOptions {
@@ -68,6 +73,7 @@ impl Default for CoreOptions {
             running_max: 512,
             alarms_per_step: 4096,
             table: TableOptions::default(),
+            rescue: RescueOptions::default(),
         }
     }
 }
@@ -147,13 +153,14 @@ pub struct ShardCore {
     wheels: Wheels,
     armed_wall: BTreeSet<Armed>,
     armed_steady: BTreeSet<Armed>,
-    slots: Slots,
+    pub(super) slots: Slots,
     /// Changed or removed in this step; one may stand here twice.
     dirty: Vec<TaskId>,
     dirty_bytes: usize,
     /// What a task's record came to of late, in bytes.
     record_bytes: usize,
     pub(super) auditor: Auditor,
+    pub(super) rescue: Rescue,
     /// Chunks whose time has come, waiting to be opened.
     to_open: BTreeSet<(i64, ChunkId)>,
     /// Found when the shard was recovered, and set aside.
@@ -164,7 +171,7 @@ pub struct ShardCore {
     taken: Vec<(oneshot::Sender<Snapshot>, Snapshot)>,
     effects: Vec<Effect>,
     more: bool,
-    draining: bool,
+    pub(super) draining: bool,
     random: u64,
 }
 
@@ -173,6 +180,7 @@ impl ShardCore {
     pub fn new(id: ShardId, options: CoreOptions, book: Arc<TopicBook>, now: Now) -> Self {
         let slots = Slots::new(options.running_max);
         let table = TaskTable::new(options.table);
+        let rescue = Rescue::new(options.rescue);
         Self {
             id,
             options,
@@ -187,6 +195,7 @@ impl ShardCore {
             dirty_bytes: 0,
             record_bytes: 256,
             auditor: Auditor::default(),
+            rescue,
             to_open: BTreeSet::new(),
             damaged: Vec::new(),
             wanted: Vec::new(),
@@ -280,6 +289,18 @@ impl ShardCore {
     /// What the auditor has seen.
     pub fn audited(&self) -> AuditCounts {
         self.auditor.counts()
+    }
+
+    /// What the rescue sweeps have come to.
+    pub fn rescued(&self) -> RescueCounts {
+        self.rescue.counts()
+    }
+
+    /// The first of each line of due tasks that wait to be taken: by a worker, or by an executor.
+    pub(super) fn first_in_lines(&self) -> impl Iterator<Item = (&TopicName, TaskId)> {
+        let ready = self.table.topics();
+        let ready = ready.filter_map(|line| Some((&line.name, line.ready.first()?.1)));
+        ready.chain(self.slots.heads())
     }
 
     /// What did not read back when the shard was recovered.
@@ -426,6 +447,7 @@ impl ShardCore {
             state != State::Succeeded && new_state == State::Succeeded && !state.is_in_flight();
         if started || (ran_in_place && lateness.is_some()) {
             line.count_started(lateness.unwrap_or(0), now.mono);
+            self.rescue.note_start();
         }
     }
 
@@ -714,6 +736,7 @@ impl ShardCore {
         if !self.more {
             self.audit(now);
         }
+        self.watch_progress(now);
         let (unset, set) = self.table.place_some(bytes, now);
         for alarm in unset {
             self.wheels.unset(alarm);

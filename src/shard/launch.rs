@@ -10,7 +10,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::clock::Now;
-use crate::executor::{HandlerTask, HttpCall, RunAttempt, Work};
+use crate::executor::{HandlerCall, HttpCall, RunAttempt, Work};
 use crate::shard::core::Launch;
 use crate::task::outcome::Failure;
 use crate::task::spec::{Action, HttpAction};
@@ -36,16 +36,14 @@ pub fn attempt_of(launch: Launch, now: Now, cancel: CancellationToken) -> RunAtt
             Some(call) => Work::Http(call),
             None => unfit("the URL or method of this task can't be read"),
         },
-        Action::Handler { name } => Work::Handler(HandlerTask {
+        Action::Handler { name } => Work::Handler(HandlerCall {
             handler: name.clone(),
-            id: launch.task,
             topic: launch.topic.clone(),
             key: launch.key.clone(),
             generation: launch.generation,
             attempt: launch.attempt,
             due_at: launch.due_at,
             payload: launch.spec.payload.clone(),
-            cancel: cancel.child_token(),
         }),
         Action::Pull | Action::None => unfit("this action is not run by an executor"),
     };

@@ -17,6 +17,7 @@ use crate::shard::create::{Created, Creation};
 use crate::shard::lease::{Lease, expires_at};
 use crate::shard::notes::{Resent, TooManyTombstones};
 use crate::shard::query::{PageAsk, PagePart, Shown, TaskView};
+use crate::shard::rescue::RescueCounts;
 use crate::shard::shelf::ShelfCounts;
 use crate::shard::snapshot::Snapshot;
 use crate::shard::table::Totals;
@@ -707,6 +708,8 @@ pub struct ShardCounts {
     pub shelf: ShelfCounts,
     /// What its auditor has seen.
     pub audit: AuditCounts,
+    /// What its rescue sweeps have come to.
+    pub rescue: RescueCounts,
     /// What did not read back at its start, and is set aside.
     pub damaged: Vec<String>,
     /// Attempts that run.
@@ -740,6 +743,7 @@ impl Question for CountTasks {
             index_bytes: core.table.index_bytes(),
             shelf: core.table.shelf().counts(),
             audit: core.audited(),
+            rescue: core.rescued(),
             damaged: core.damaged().to_vec(),
             in_flight: core.in_flight(),
         }

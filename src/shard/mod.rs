@@ -24,6 +24,7 @@ pub mod messages;
 pub mod notes;
 pub mod place;
 pub mod query;
+pub mod rescue;
 pub mod router;
 pub mod shelf;
 pub mod slots;

@@ -4,10 +4,13 @@
 //! shard is bounded however many callers there are (actix's own mailbox capacity is no bound: every clone of an
 //! address has a slot of its own). A shard that is down says so at once. A shard that dies with a question, or
 //! does not answer in [`ASK_TIME`], leaves its outcome unknown, and that is what the caller is told.
+//!
+//! An owner that hangs keeps the questions it has, and their permits. So each owner comes with permits of its own, and
+//! who waits for an answer looks now and then ([`LOOK_TIME`]) whether the owner still counts.
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::Addr;
 use parking_lot::RwLock;
@@ -16,9 +19,12 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::ids::{ShardEpoch, ShardId, Slot, SlotMap};
 use crate::shard::actor::{ShardActor, Tick};
 use crate::shard::messages::{Ask, Question};
+use crate::watchdog::KillSwitch;
 
 /// Longest wait for an answer: whoever asks is told something.
 pub const ASK_TIME: Duration = Duration::from_secs(30);
+/// How soon who waits hears that the owner does not count any more.
+pub const LOOK_TIME: Duration = Duration::from_millis(250);
 
 /// Why a shard gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,27 +44,40 @@ pub enum NoAnswer {
 #[derive(Debug)]
 pub struct ShardRouter {
     slots: SlotMap,
-    doors: Vec<Door>,
+    queue: usize,
+    doors: Vec<RwLock<Option<Arc<Owner>>>>,
 }
 
-#[derive(Debug)]
-struct Door {
-    actor: RwLock<Option<Addr<ShardActor>>>,
+/// Who stands behind a door.
+struct Owner {
+    actor: Addr<ShardActor>,
+    epoch: ShardEpoch,
+    /// Thrown when it is to leave, or counts as dead.
+    kill: KillSwitch,
     permits: Arc<Semaphore>,
-    epoch: AtomicU64,
+}
+
+impl Owner {
+    fn counts(&self) -> bool {
+        !self.kill.is_thrown() && self.actor.connected()
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({})", self.epoch)
+    }
 }
 
 impl ShardRouter {
     /// Doors for all shards of `slots`, each with room for `queue` questions; nobody is behind them yet.
     pub fn new(slots: SlotMap, queue: usize) -> Self {
-        let doors = (0..slots.shards())
-            .map(|_| Door {
-                actor: RwLock::new(None),
-                permits: Arc::new(Semaphore::new(queue)),
-                epoch: AtomicU64::new(0),
-            })
-            .collect();
-        Self { slots, doors }
+        let doors = (0..slots.shards()).map(|_| RwLock::new(None)).collect();
+        Self {
+            slots,
+            queue,
+            doors,
+        }
     }
 
     /// The shard that owns a slot.
@@ -71,21 +90,34 @@ impl ShardRouter {
         (0..self.slots.shards()).map(ShardId)
     }
 
-    /// A new owner stands behind a shard's door.
-    pub fn open(&self, shard: ShardId, actor: Addr<ShardActor>, epoch: ShardEpoch) {
-        let door = self.door(shard);
-        door.epoch.store(epoch.0, Ordering::Release);
-        *door.actor.write() = Some(actor);
+    /// A new owner stands behind a shard's door, unless one of a later epoch does already.
+    pub fn open(
+        &self,
+        shard: ShardId,
+        actor: Addr<ShardActor>,
+        epoch: ShardEpoch,
+        kill: KillSwitch,
+    ) {
+        let mut owner = self.door(shard).write();
+        if owner.as_ref().is_none_or(|present| present.epoch < epoch) {
+            *owner = Some(Arc::new(Owner {
+                actor,
+                epoch,
+                kill,
+                permits: Arc::new(Semaphore::new(self.queue)),
+            }));
+        }
     }
 
-    /// The epoch of a shard's owner; 0 before the first.
+    /// The epoch of a shard's last owner; 0 before the first.
     pub fn epoch(&self, shard: ShardId) -> ShardEpoch {
-        ShardEpoch(self.door(shard).epoch.load(Ordering::Acquire))
+        let owner = self.door(shard).read();
+        owner.as_ref().map_or(ShardEpoch(0), |owner| owner.epoch)
     }
 
     /// Whether somebody stands behind a shard's door.
     pub fn is_up(&self, shard: ShardId) -> bool {
-        self.actor(shard).is_some()
+        self.owner(shard).is_some()
     }
 
     /// Asks a shard and waits for the answer, which comes when all it rests on is committed.
@@ -106,29 +138,33 @@ impl ShardRouter {
         shard: ShardId,
         question: Q,
     ) -> Result<Q::Answer, NoAnswer> {
-        let door = self.door(shard);
-        let permit = Arc::clone(&door.permits)
+        let owner = self.owner(shard).ok_or(NoAnswer::Down(shard))?;
+        let permit = Arc::clone(&owner.permits)
             .try_acquire_owned()
             .map_err(|_| NoAnswer::Overloaded(shard))?;
         let permit = Some(permit);
-        let (reply, answer) = oneshot::channel();
-        let actor = self.actor(shard).ok_or(NoAnswer::Down(shard))?;
+        let (reply, mut answer) = oneshot::channel();
         // The permits are the bound; the mailbox has room for all of them.
         let ask = Ask {
             question,
             reply,
             permit,
         };
-        if actor.try_send(ask).is_err() {
-            return Err(if actor.connected() {
+        if owner.actor.try_send(ask).is_err() {
+            return Err(if owner.counts() {
                 NoAnswer::Overloaded(shard)
             } else {
                 NoAnswer::Down(shard)
             });
         }
-        match tokio::time::timeout(limit, answer).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) | Err(_) => Err(NoAnswer::Unknown(shard)),
+        let end = Instant::now() + limit;
+        loop {
+            let look = LOOK_TIME.min(end.saturating_duration_since(Instant::now()));
+            match tokio::time::timeout(look, &mut answer).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Err(_) if owner.counts() && Instant::now() < end => {}
+                Ok(Err(_)) | Err(_) => return Err(NoAnswer::Unknown(shard)),
+            }
         }
     }
 
@@ -160,10 +196,10 @@ impl ShardRouter {
     /// Tells a shard something without waiting, and without a place in its queue: for what comes about once in the
     /// life of a part.
     pub fn inform<Q: Question>(&self, shard: ShardId, question: Q) {
-        if let Some(actor) = self.actor(shard) {
+        if let Some(owner) = self.owner(shard) {
             let (reply, _) = oneshot::channel();
             let permit = None;
-            actor.do_send(Ask {
+            owner.actor.do_send(Ask {
                 question,
                 reply,
                 permit,
@@ -173,35 +209,33 @@ impl ShardRouter {
 
     /// Tells a shard what time it is. `false` when the tick could not be delivered.
     pub fn tick(&self, shard: ShardId) -> bool {
-        self.actor(shard)
-            .is_some_and(|actor| actor.try_send(Tick).is_ok())
+        self.owner(shard)
+            .is_some_and(|owner| owner.actor.try_send(Tick).is_ok())
     }
 
     /// Nobody stands behind a shard's door, until the next owner opens it.
     #[cfg(test)]
     pub(crate) fn close(&self, shard: ShardId) {
-        *self.door(shard).actor.write() = None;
+        *self.door(shard).write() = None;
     }
 
     /// Takes all that is left of a shard's room, until it is dropped.
     #[cfg(test)]
     pub(crate) fn fill(&self, shard: ShardId) -> tokio::sync::OwnedSemaphorePermit {
-        let permits = Arc::clone(&self.door(shard).permits);
+        let owner = self.owner(shard).expect("a shard that is up");
+        let permits = Arc::clone(&owner.permits);
         let left = u32::try_from(permits.available_permits()).expect("a queue is no longer");
         permits
             .try_acquire_many_owned(left)
             .expect("they are there")
     }
 
-    fn door(&self, shard: ShardId) -> &Door {
+    fn door(&self, shard: ShardId) -> &RwLock<Option<Arc<Owner>>> {
         &self.doors[usize::from(shard.0)]
     }
 
-    fn actor(&self, shard: ShardId) -> Option<Addr<ShardActor>> {
-        self.door(shard)
-            .actor
-            .read()
-            .clone()
-            .filter(Addr::connected)
+    fn owner(&self, shard: ShardId) -> Option<Arc<Owner>> {
+        let owner = self.door(shard).read().clone();
+        owner.filter(|owner| owner.counts())
     }
 }

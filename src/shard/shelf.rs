@@ -14,7 +14,7 @@
 //! into a new chunk.
 //!
 //! The shelf knows chunks and records, not what they mean. It reads chunks on the shard's own thread: few of them are
-//! opened ahead of their time and kept packed until they were used, within [`OPEN_BYTES_MAX`].
+//! opened ahead of their time and kept packed until they were used, within `OPEN_BYTES_MAX`.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Weak};

@@ -120,6 +120,11 @@ impl Slots {
         Some((topic.clone(), head.0, head.1))
     }
 
+    /// The first of each line.
+    pub fn heads(&self) -> impl Iterator<Item = (&TopicName, TaskId)> {
+        self.heads.iter().map(|((_, id), topic)| (topic, *id))
+    }
+
     /// Everybody who waits, in no order.
     #[cfg(test)]
     pub fn waiting(&self) -> impl Iterator<Item = (i64, TaskId)> + '_ {

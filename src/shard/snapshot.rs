@@ -67,7 +67,8 @@ pub(super) enum Newer {
     Replayed(Box<Hashed<Change>>),
 }
 
-type Hashed<V> = HashMap<TaskId, V, Xxh3Builder>;
+/// By task.
+pub type Hashed<V> = HashMap<TaskId, V, Xxh3Builder>;
 /// Cancels that stand beside records.
 pub type Cancels = Hashed<Bytes>;
 
@@ -297,14 +298,21 @@ fn damage(error: StoreError) -> Result<Fault, StoreError> {
     }
 }
 
-fn cancelled(id: TaskId, value: &[u8], cancel: &[u8]) -> Result<Bytes, Damaged> {
+/// A task's value, once it is cancelled.
+///
+/// # Errors
+/// When either does not read back.
+pub fn cancelled(id: TaskId, value: &[u8], cancel: &[u8]) -> Result<Bytes, Damaged> {
     let mut task = decode_task(id, value)?;
     cancel_record(&mut task, &decode_cancel(id, cancel)?);
     Ok(encode_task(&task))
 }
 
-/// As the shard itself takes in its journal at a start.
-fn replay(newer: &mut Hashed<Change>, id: TaskId, change: Change) -> Result<(), StoreError> {
+/// Takes in the next change of a task, as the shard itself does with its journal at a start.
+///
+/// # Errors
+/// When what is cancelled does not read back.
+pub fn replay(newer: &mut Hashed<Change>, id: TaskId, change: Change) -> Result<(), StoreError> {
     let next = match (newer.get(&id), change) {
         (Some(Change::Put(value)), Change::Cancel(cancel)) => {
             let whole = cancelled(id, value, &cancel);

@@ -337,6 +337,11 @@ impl TaskTable {
         self.fault.take()
     }
 
+    /// Whether there is such an error.
+    pub fn has_failed(&self) -> bool {
+        self.fault.is_some()
+    }
+
     /// Bytes of the index.
     pub fn index_bytes(&self) -> usize {
         self.index.bytes()
@@ -495,6 +500,17 @@ impl TaskTable {
     /// Drops the lines of topics in which there is nothing and nothing happens.
     pub fn drop_idle_topics(&mut self, now: MonoMs) {
         self.lines.drop_idle(now);
+    }
+
+    /// All topics, in no order.
+    pub fn topics(&self) -> impl Iterator<Item = &TopicLine> {
+        self.lines.by_number.iter().flatten()
+    }
+
+    /// The tasks that are awake and stand there, in no order.
+    pub fn awake_in(&self, place: Place) -> Vec<TaskId> {
+        let awake = self.awake.iter().filter(|(_, entry)| entry.place == place);
+        awake.map(|(id, _)| *id).collect()
     }
 
     /// What had happened in topics whose lines were dropped.

@@ -74,6 +74,10 @@ impl Database {
                 Err(sled::Error::Io(error)) if is_locked(&error) && Instant::now() < end => {
                     thread::sleep(LOCK_WAIT_STEP);
                 }
+                Err(sled::Error::Io(error)) if is_locked(&error) => {
+                    let file = path.to_owned();
+                    return Err(StoreError::Held { file });
+                }
                 Err(error) => return Err(sled_error("open", path, error)),
                 Ok(db) => break db,
             }

@@ -12,7 +12,7 @@
 //!
 //! It takes commits and folds, and reads chunks; what a verb needs to know of a task stands in the shard's index.
 //! There are two stores, [`mem`] (the reference, which forgets what was not synced on `crash()`) and [`local`] (a
-//! synced journal file in front of sled), and one suite ([`conformance`]) that both must pass.
+//! synced journal file in front of sled), and one suite (`conformance`) that both must pass.
 //!
 //! A store has one owner at a time and is used from one thread. It knows nothing of shards, actors or clocks.
 
@@ -110,6 +110,8 @@ pub enum Tended {
     Idle,
     /// More of it waits.
     More,
+    /// It waits for a thread of its own, in vain so far.
+    Waits,
     /// The fold is through and durable. The next may begin.
     Folded(Folded),
 }
@@ -148,6 +150,12 @@ pub enum StoreError {
     /// An earlier error left the store in doubt.
     #[error("the store had an error before and must be opened anew")]
     Poisoned,
+    /// An owner that counts as dead still holds what the new one needs. It may let go of it, or never.
+    #[error("{}: a thread that was given up still holds it", file.display())]
+    Held {
+        /// What it holds.
+        file: PathBuf,
+    },
     /// One record is larger than a store takes.
     #[error("a record of {bytes} bytes is larger than {max} bytes")]
     TooLarge {

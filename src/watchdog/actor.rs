@@ -9,31 +9,39 @@
 //!   start was Ok     Running                      over → again, back off, or park
 //!   start was Err    told to leave what it began  over → again, back off, or park
 //! ```
+//!
+//! Or it hangs in any of these places: then it is told to leave, and given up after the grace ([`ladder`](super::ladder)).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, System};
+use parking_lot::Mutex;
 use tracing::{debug, error, info, warn};
 
 use crate::clock::{Clock, DurationMs, MonoMs};
+use crate::failpoints;
 
 use super::Board;
 use super::child::{
-    ChildContext, ChildId, ChildSpec, ChildState, ChildStatus, Excused, Generation, KillSwitch,
-    PulseStatus, StartChild, StartFault,
+    ChildContext, ChildId, ChildSpec, ChildState, ChildStatus, Excused, FaultKind, Generation,
+    KillSwitch, PulseStatus, StartChild, StartFault,
 };
-use super::death_notice::{Death, DeathCause, DeathNotice};
-use super::liveness::{Bounds, Verdict, verdict};
+use super::death_notice::{Death, DeathCause, DeathNotice, message_of};
+use super::ladder::{Supervision, Zombie};
+use super::liveness::{Verdict, verdict};
 use super::pulse::Pulse;
 use super::restart::{EXCUSED_PAUSE, NextStart, RestartHistory};
+use super::threads::Threads;
 
 /// How often pulses are read.
 const ROUND: Duration = Duration::from_millis(50);
 /// A pause between two rounds beyond which the watchdog itself was away (a stopped process, a starved
 /// machine), so that silence says nothing about anybody else.
 const AWAY: DurationMs = DurationMs(500);
+/// A thread that outlives its child by this much is a zombie.
+const LINGER: DurationMs = DurationMs(1_000);
 
 /// Starts, watches and restarts the children.
 pub(super) struct WatchdogActor {
@@ -41,6 +49,8 @@ pub(super) struct WatchdogActor {
     clock: Clock,
     board: Arc<Board>,
     children: Vec<Child>,
+    supervision: Supervision,
+    quarantine: Vec<Zombie>,
     last_round: MonoMs,
     /// Silence before this is forgiven.
     away_until: MonoMs,
@@ -52,16 +62,35 @@ pub(super) struct Child {
     start: Arc<StartChild>,
     history: RestartHistory,
     excused: Box<Excused>,
+    in_turn: bool,
     pub(super) status: ChildStatus,
+    /// It is to be started as soon as it is its turn.
+    waits: bool,
+    /// So many starts in a row have found what they need held by a zombie.
+    held: u32,
     /// The incarnation that is not over yet.
     life: Option<Life>,
 }
 
+/// What is held against a child that has ended. There are none once all are to end.
+#[derive(Clone, Copy)]
+struct Rules<'a> {
+    supervision: &'a Supervision,
+    /// How many threads were given up and have not ended.
+    zombies: usize,
+}
+
 struct Life {
     pulse: Arc<Pulse>,
+    threads: Threads,
     kill: KillSwitch,
-    /// A start says nothing for as long as it takes; silence counts from its end.
+    arbiter: Arc<Mutex<Option<System>>>,
+    /// Silence counts from the start's beginning, and anew from its end.
     watched_from: MonoMs,
+    /// When it was asked to leave.
+    told_at: Option<MonoMs>,
+    /// When it was found to hang, and how.
+    doomed: Option<(MonoMs, String)>,
     /// What the start came to, once it has returned.
     start: Option<Result<(), StartFault>>,
     /// What the death notice said, once it was dropped.
@@ -78,6 +107,7 @@ impl Child {
             start: Arc::from(spec.start),
             history: RestartHistory::new(spec.restart),
             excused: spec.excused,
+            in_turn: spec.in_turn,
             status: ChildStatus {
                 name: spec.name,
                 generation: Generation::default(),
@@ -85,8 +115,11 @@ impl Child {
                 since: now,
                 pulse: None,
                 restarts: 0,
+                quarantined: 0,
                 last_fault: None,
             },
+            waits: true,
+            held: 0,
             life: None,
         }
     }
@@ -97,16 +130,33 @@ impl Child {
         self.status.pulse = None;
     }
 
+    /// Is to be started as soon as it is its turn.
+    fn wait_for_turn(&mut self, now: MonoMs) {
+        self.enter(ChildState::Starting, now);
+        self.waits = true;
+    }
+
+    /// Whether a start is under way that others have to wait for.
+    fn has_turn(&self) -> bool {
+        let starts = |life: &Life| life.start.is_none();
+        self.in_turn && self.life.as_ref().is_some_and(starts)
+    }
+
     /// Begins the next incarnation. The result comes back as messages.
     fn start(&mut self, watchdog: &Addr<WatchdogActor>, now: MonoMs) {
+        self.waits = false;
         let (child, generation) = (self.id, Generation(self.status.generation.0 + 1));
         self.status.restarts = generation.0 - 1;
         self.status.generation = generation;
         self.enter(ChildState::Starting, now);
         let life = Life {
             pulse: Arc::new(Pulse::new(now)),
+            threads: Threads::default(),
             kill: KillSwitch::new(),
+            arbiter: Arc::default(),
             watched_from: now,
+            told_at: None,
+            doomed: None,
             start: None,
             death: None,
             asked: false,
@@ -115,8 +165,10 @@ impl Child {
         let context = ChildContext {
             generation,
             pulse: life.pulse.clone(),
+            threads: life.threads.clone(),
             death: DeathNotice::new(child, generation, move |death| tell.do_send(Died(death))),
             kill: life.kill.clone(),
+            arbiter: life.arbiter.clone(),
         };
         self.life = Some(life);
         let ended = move |result| StartEnded {
@@ -129,7 +181,10 @@ impl Child {
             .name(format!("start-{}", self.status.name))
             .spawn(move || {
                 let result = catch_unwind(AssertUnwindSafe(|| start(context)));
-                let result = result.unwrap_or_else(|panic| Err(fault_of_panic(&*panic)));
+                let result = result.unwrap_or_else(|panic| {
+                    let fault = format!("start panicked: {}", message_of(&*panic));
+                    Err(StartFault::new(fault))
+                });
                 tell.do_send(ended(result));
             });
         if let Err(fault) = thread {
@@ -144,48 +199,103 @@ impl Child {
         self.life.as_mut().filter(|_| newest)
     }
 
-    /// Takes in what has been reported of the newest incarnation.
-    fn settle(&mut self, watchdog: &Addr<WatchdogActor>, now: MonoMs, shut_down: bool) {
-        let Some(life) = &mut self.life else { return };
+    /// Takes in what has been reported of the newest incarnation; what is left of it once it is over.
+    fn settle(&mut self, now: MonoMs, rules: Option<Rules<'_>>) -> Option<Zombie> {
+        let life = self.life.as_mut()?;
         match (&life.start, &life.death) {
             (None, _) => {}
             (Some(Ok(())), None) => {
                 life.watched_from = now;
-                if shut_down {
-                    life.kill.throw();
+                if rules.is_none() {
+                    life.ask_to_leave(now);
                 }
+                self.held = 0;
                 self.enter(ChildState::Running, now);
                 let (child, generation) = (&self.status.name, self.status.generation);
                 info!(%child, %generation, "child runs");
             }
             // It left something alive behind: the notice will tell when that is gone.
-            (Some(Err(_)), None) => life.kill.throw(),
-            (Some(_), Some(_)) => self.bury(watchdog, now, shut_down),
+            (Some(Err(_)), None) => life.ask_to_leave(now),
+            (Some(_), Some(_)) => return self.bury(now, rules),
         }
+        None
     }
 
-    /// The newest incarnation is over: decides what comes next.
-    fn bury(&mut self, watchdog: &Addr<WatchdogActor>, now: MonoMs, shut_down: bool) {
-        let Some(life) = self.life.take() else { return };
+    /// The newest incarnation is over, or counts as such; what is left of it.
+    fn bury(&mut self, now: MonoMs, rules: Option<Rules<'_>>) -> Option<Zombie> {
+        let life = self.life.take()?;
         let (child, generation) = (&self.status.name, self.status.generation);
-        if shut_down {
-            info!(%child, %generation, "child stopped");
-            return self.retire(now);
+        let is_given_up = life.start.is_none() || life.death.is_none();
+        let zombie = Zombie {
+            child: self.id,
+            generation,
+            starts: life.start.is_none(),
+            lives: life.death.is_none(),
+            threads: life.threads.clone(),
+            counts_from: match is_given_up || life.doomed.is_some() {
+                true => now,
+                false => now.after(LINGER),
+            },
+            counts: false,
+        };
+        if is_given_up {
+            warn!(%child, %generation, "child is given up: its thread is left to itself");
         }
-        if life.asked {
-            info!(%child, %generation, "child is started again, as asked");
-            self.history.clear();
-            return self.start(watchdog, now);
+        match rules {
+            None => {
+                info!(%child, %generation, "child stopped");
+                self.retire(now);
+            }
+            Some(_) if life.asked && life.doomed.is_none() => {
+                info!(%child, %generation, "child is started again, as asked");
+                self.history.clear();
+                self.wait_for_turn(now);
+            }
+            Some(rules) => self.decide(life, now, rules),
         }
-        let is_for_good = matches!(&life.start, Some(Err(fault)) if fault.is_for_good());
+        Some(zombie).filter(|zombie| !zombie.has_ended())
+    }
+
+    /// It ended unasked: decides what comes next.
+    fn decide(&mut self, life: Life, now: MonoMs, rules: Rules<'_>) {
+        let Rules {
+            supervision,
+            zombies,
+        } = rules;
+        let (child, generation) = (&self.status.name, self.status.generation);
+        let kind = match &life.start {
+            Some(Err(fault)) => fault.kind(),
+            _ => FaultKind::Passing,
+        };
+        let hung = life.doomed.is_some();
         let fault = life.fault();
         let excused = (self.excused)();
-        let next = if excused {
-            NextStart::RestartAfter(EXCUSED_PAUSE)
-        } else if is_for_good {
-            NextStart::Park
+        self.held = match kind {
+            FaultKind::Held => self.held + 1,
+            _ => 0,
+        };
+        // What only a new process is rid of.
+        let beyond_help = if self.held >= supervision.held_max.max(1) {
+            Some("a thread that was given up holds what it needs".to_owned())
+        } else if hung && zombies >= supervision.quarantine_max {
+            let max = supervision.quarantine_max;
+            Some(format!("it hangs, and so do {max} threads already"))
         } else {
-            self.history.next(now)
+            None
+        };
+        let (next, why) = if let Some(why) = beyond_help {
+            let why = format!("{why}; only a new process is rid of that");
+            (supervision.last_rung)(&format!("{child}: {why}: {fault}"));
+            (NextStart::Park, why)
+        } else if excused {
+            (NextStart::RestartAfter(EXCUSED_PAUSE), String::new())
+        } else if kind == FaultKind::ForGood {
+            (
+                NextStart::Park,
+                "another start would be no better".to_owned(),
+            )
+        } else {
+            (self.history.next(now), "died too often, at last".to_owned())
         };
         match next {
             // It may go on for a night: told once, and then only to who looks closer.
@@ -202,58 +312,102 @@ impl Child {
             }
             NextStart::RestartAfter(DurationMs(0)) => {
                 warn!(%child, %generation, %fault, "child died, is started again");
-                self.start(watchdog, now);
+                self.wait_for_turn(now);
             }
             NextStart::RestartAfter(backoff) => {
                 warn!(%child, %generation, %fault, backoff_ms = backoff.0, "child died, backs off");
                 let until = now.after(backoff);
                 self.enter(ChildState::BackingOff { until }, now);
             }
-            NextStart::Park => {
-                let why = match is_for_good {
-                    true => "another start would be no better",
-                    false => "died too often, at last",
-                };
-                error!(%child, %generation, %fault, why, "child parked");
-                let reason = format!("{why}: {fault}");
-                self.enter(ChildState::Parked { reason }, now);
-            }
+            NextStart::Park => self.park(&why, &fault, now),
         }
         self.status.last_fault = Some(fault);
+    }
+
+    fn park(&mut self, why: &str, fault: &str, now: MonoMs) {
+        let (child, generation) = (&self.status.name, self.status.generation);
+        error!(%child, %generation, fault, why, "child parked");
+        self.waits = false;
+        let reason = format!("{why}: {fault}");
+        self.enter(ChildState::Parked { reason }, now);
     }
 
     /// It is not started again. What a start would be made of (files, connections) is let go of first.
     fn retire(&mut self, now: MonoMs) {
         self.start = Arc::new(|_| Err(StartFault::new("its watchdog was shut down")));
+        self.waits = false;
         self.enter(ChildState::Stopped, now);
     }
 
-    /// Reads the pulse of a running child.
-    fn judge(&mut self, now: MonoMs, away_until: MonoMs) {
-        let Some(life) = &self.life else { return };
-        if !self.status.is_running() {
-            return;
-        }
-        let reading = life.pulse.read();
-        let heard = reading.forgiven(life.watched_from.max(away_until));
-        let found = PulseStatus {
-            phase: reading.phase,
-            age: now.since(reading.beat),
-            verdict: verdict(heard, now, Bounds::default()),
+    /// Reads the pulses of the child and its threads, and takes the next rung of the ladder if it hangs. Whether it
+    /// hangs for longer than the grace.
+    fn judge(&mut self, now: MonoMs, away_until: MonoMs, supervision: &Supervision) -> bool {
+        let Some(life) = &mut self.life else {
+            return false;
         };
-        let before = self.status.pulse.replace(found);
-        let before = before.map_or(Verdict::Live, |pulse| pulse.verdict);
-        if found.verdict != before {
-            let (child, generation) = (&self.status.name, self.status.generation);
-            let (is, silent_ms) = (found.verdict.name(), found.age.0);
-            warn!(%child, %generation, is, silent_ms, "child's pulse");
+        let is_running = self.status.state == ChildState::Running;
+        let Some(bounds) = supervision.bounds_of(life.start.is_none()) else {
+            return false;
+        };
+        let since = life.watched_from.max(away_until);
+        let own = (self.status.name.clone(), life.pulse.read());
+        let all = life.threads.readings().into_iter().chain([own]);
+        let found = all.map(|(thread, reading)| {
+            let found = PulseStatus {
+                phase: reading.phase,
+                age: now.since(reading.beat),
+                verdict: verdict(reading.forgiven(since), now, bounds),
+            };
+            (thread, found)
+        });
+        let Some((thread, worst)) = found.max_by_key(|(_, found)| (found.verdict, found.age))
+        else {
+            return false;
+        };
+        let (child, generation) = (&self.status.name, self.status.generation);
+        if is_running {
+            let before = self.status.pulse.replace(worst);
+            let before = before.map_or(Verdict::Live, |pulse| pulse.verdict);
+            if worst.verdict != before {
+                let (is, silent_ms) = (worst.verdict.name(), worst.age.0);
+                warn!(%child, %generation, thread, is, silent_ms, "child's pulse");
+            }
         }
+        let stays =
+            (life.told_at).is_some_and(|told_at| now.since(told_at.max(since)) > bounds.stuck);
+        if life.doomed.is_none() && (worst.verdict == Verdict::Stuck || stays) {
+            let why = match worst.verdict {
+                Verdict::Stuck => format!("{thread} was silent for {} ms", worst.age.0),
+                _ => "it was asked to leave and did not".to_owned(),
+            };
+            warn!(%child, %generation, why, "child hangs: it is asked to leave, and then given up");
+            life.ask_to_leave(now);
+            if let Some(arbiter) = &*life.arbiter.lock() {
+                arbiter.stop();
+            }
+            life.doomed = Some((now, why));
+        }
+        life.is_past(now, supervision.grace)
     }
 }
 
 impl Life {
-    /// Why it is over. A failed start knows best; then the child's own words.
+    fn ask_to_leave(&mut self, now: MonoMs) {
+        self.told_at.get_or_insert(now);
+        self.kill.throw();
+    }
+
+    /// Whether it has been hanging for longer than the grace.
+    fn is_past(&self, now: MonoMs, grace: DurationMs) -> bool {
+        let doomed = self.doomed.as_ref();
+        doomed.is_some_and(|(at, _)| now.since(*at) >= grace)
+    }
+
+    /// Why it is over. That it hung, a failed start, the child's own words: in this order.
     fn fault(self) -> String {
+        if let Some((_, why)) = self.doomed {
+            return format!("hung: {why}");
+        }
         if let Some(Err(fault)) = self.start {
             return fault.to_string();
         }
@@ -270,18 +424,13 @@ impl Life {
     }
 }
 
-fn fault_of_panic(panic: &(dyn std::any::Any + Send)) -> StartFault {
-    let words = panic.downcast_ref::<&str>().copied();
-    let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    StartFault::new(format!("start panicked: {}", words.unwrap_or("no message")))
-}
-
 impl WatchdogActor {
     /// A watchdog over `children`, none of them started yet.
     pub(super) fn new(
         clock: Clock,
         board: Arc<Board>,
         children: Vec<Child>,
+        supervision: Supervision,
         me: Addr<Self>,
     ) -> Self {
         let now = clock.now().mono;
@@ -290,6 +439,8 @@ impl WatchdogActor {
             clock,
             board,
             children,
+            supervision,
+            quarantine: Vec::new(),
             last_round: now,
             away_until: now,
             shut_down: false,
@@ -297,6 +448,7 @@ impl WatchdogActor {
     }
 
     fn round(&mut self) {
+        reach("watchdog::future");
         let now = self.clock.now().mono;
         let gap = now.since(self.last_round);
         self.last_round = now;
@@ -306,21 +458,92 @@ impl WatchdogActor {
         }
         self.board.watchdog_pulse.beat(now);
         if !self.shut_down {
-            for child in &mut self.children {
-                match child.status.state {
-                    ChildState::BackingOff { until } if until <= now => child.start(&self.me, now),
-                    _ => child.judge(now, self.away_until),
+            for place in 0..self.children.len() {
+                let child = &mut self.children[place];
+                if matches!(child.status.state, ChildState::BackingOff { until } if until <= now) {
+                    child.wait_for_turn(now);
+                } else if child.judge(now, self.away_until, &self.supervision) {
+                    self.with_child(place, |child, rules| child.bury(now, rules));
                 }
             }
         }
+        self.look_at_quarantine(now);
+        self.start_in_turn(now);
         self.publish();
     }
 
+    /// Lets something happen to a child, and keeps what is left of an incarnation that it ends.
+    fn with_child(
+        &mut self,
+        place: usize,
+        happens: impl FnOnce(&mut Child, Option<Rules<'_>>) -> Option<Zombie>,
+    ) {
+        let counted = self.quarantine.iter().filter(|zombie| zombie.counts);
+        let rules = Rules {
+            supervision: &self.supervision,
+            zombies: counted.count(),
+        };
+        let rules = Some(rules).filter(|_| !self.shut_down);
+        let left = happens(&mut self.children[place], rules);
+        self.quarantine.extend(left);
+        self.look_at_quarantine(self.clock.now().mono);
+    }
+
+    /// Starts those that wait and whose turn it is.
+    fn start_in_turn(&mut self, now: MonoMs) {
+        let under_way = self.children.iter().filter(|child| child.has_turn());
+        let mut free = (self.supervision.starts_max.max(1)).saturating_sub(under_way.count());
+        for child in self.children.iter_mut().filter(|child| child.waits) {
+            if child.in_turn {
+                if free == 0 {
+                    continue;
+                }
+                free -= 1;
+            }
+            child.start(&self.me, now);
+        }
+    }
+
+    /// Strikes off zombies that have ended, and counts those that have not.
+    fn look_at_quarantine(&mut self, now: MonoMs) {
+        let Self {
+            quarantine,
+            children,
+            ..
+        } = self;
+        quarantine.retain_mut(|zombie| {
+            let ended = zombie.has_ended();
+            let (child, generation) = (&children[zombie.child.0].status.name, zombie.generation);
+            if ended && zombie.counts {
+                info!(%child, %generation, "the zombie of {child} {generation} has ended");
+            } else if !ended && !zombie.counts && zombie.counts_from <= now {
+                zombie.counts = true;
+                warn!(%child, %generation, "child is in quarantine: a thread of it does not end");
+            }
+            !ended
+        });
+        for (n, child) in children.iter_mut().enumerate() {
+            let mine = (quarantine.iter()).filter(|zombie| zombie.child.0 == n && zombie.counts);
+            child.status.quarantined = mine.count();
+        }
+    }
+
     /// Not `run_interval`: after a pause that would fire all missed rounds at once.
-    fn next_round(ctx: &mut Context<Self>) {
-        ctx.run_later(ROUND, |watchdog, ctx| {
+    fn next_round(&self, ctx: &mut Context<Self>) {
+        let hangs = |child: &Child| {
+            child
+                .life
+                .as_ref()
+                .is_some_and(|life| life.doomed.is_some())
+        };
+        let grace = self.supervision.grace.to_std();
+        let pause = match self.children.iter().any(hangs) {
+            true => ROUND.min(grace.max(Duration::from_millis(1))),
+            false => ROUND,
+        };
+        ctx.run_later(pause, |watchdog, ctx| {
             watchdog.round();
-            Self::next_round(ctx);
+            watchdog.next_round(ctx);
         });
     }
 
@@ -332,17 +555,31 @@ impl WatchdogActor {
         self.board.changed.notify_all();
     }
 
-    /// Notes a report about one incarnation; words from one that is over change nothing.
-    fn note(&mut self, child: ChildId, generation: Generation, report: impl FnOnce(&mut Life)) {
+    /// Notes a report about one incarnation; words of one that is over only tell of its end.
+    fn note(
+        &mut self,
+        child: ChildId,
+        generation: Generation,
+        of_life: impl FnOnce(&mut Life),
+        of_zombie: impl FnOnce(&mut Zombie),
+    ) {
+        reach("watchdog::handler");
         let now = self.clock.now().mono;
-        let Some(child) = self.children.get_mut(child.0) else {
+        let Some(of) = self.children.get_mut(child.0) else {
             return;
         };
-        if let Some(life) = child.life_of(generation) {
-            report(life);
-            child.settle(&self.me, now, self.shut_down);
-            self.publish();
+        if let Some(life) = of.life_of(generation) {
+            of_life(life);
+            self.with_child(child.0, |child, rules| child.settle(now, rules));
+            self.start_in_turn(now);
+        } else {
+            let mut all = self.quarantine.iter_mut();
+            if let Some(zombie) = all.find(|it| (it.child, it.generation) == (child, generation)) {
+                of_zombie(zombie);
+            }
+            self.look_at_quarantine(now);
         }
+        self.publish();
     }
 }
 
@@ -350,12 +587,21 @@ impl Actor for WatchdogActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        let now = self.clock.now().mono;
-        for child in &mut self.children {
-            child.start(&self.me, now);
-        }
+        reach("watchdog::started");
+        self.start_in_turn(self.clock.now().mono);
         self.publish();
-        Self::next_round(ctx);
+        self.next_round(ctx);
+    }
+
+    fn stopped(&mut self, _: &mut Context<Self>) {
+        reach("watchdog::stopped");
+    }
+}
+
+/// An error here is the watchdog's own, and no reason to look after nobody.
+fn reach(point: &'static str) {
+    if let Err(error) = failpoints::reach(point) {
+        error!(%error, "the watchdog goes on");
     }
 }
 
@@ -372,9 +618,13 @@ impl Handler<StartEnded> for WatchdogActor {
     type Result = ();
 
     fn handle(&mut self, ended: StartEnded, _: &mut Context<Self>) {
-        self.note(ended.child, ended.generation, |life| {
-            life.start = Some(ended.result);
-        });
+        let start = Some(ended.result);
+        self.note(
+            ended.child,
+            ended.generation,
+            |life| life.start = start,
+            |zombie| zombie.starts = false,
+        );
     }
 }
 
@@ -387,9 +637,13 @@ impl Handler<Died> for WatchdogActor {
     type Result = ();
 
     fn handle(&mut self, Died(death): Died, _: &mut Context<Self>) {
-        self.note(death.child, death.generation, |life| {
-            life.death = Some(death);
-        });
+        let (child, generation) = (death.child, death.generation);
+        self.note(
+            child,
+            generation,
+            |life| life.death = Some(death),
+            |zombie| zombie.lives = false,
+        );
     }
 }
 
@@ -408,14 +662,16 @@ impl Handler<Restart> for WatchdogActor {
         if self.shut_down {
             return;
         }
+        let now = self.clock.now().mono;
         match &mut child.life {
             Some(life) => {
                 life.asked = true;
-                life.kill.throw();
+                life.ask_to_leave(now);
             }
             None => {
                 child.history.clear();
-                child.start(&self.me, self.clock.now().mono);
+                child.wait_for_turn(now);
+                self.start_in_turn(now);
                 self.publish();
             }
         }
@@ -435,8 +691,8 @@ impl Handler<Shutdown> for WatchdogActor {
         let now = self.clock.now().mono;
         for child in &mut self.children {
             child.status.pulse = None;
-            match &child.life {
-                Some(life) => life.kill.throw(),
+            match &mut child.life {
+                Some(life) => life.ask_to_leave(now),
                 None => child.retire(now),
             }
         }
@@ -458,459 +714,4 @@ impl Handler<Look> for WatchdogActor {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::mpsc;
-
-    use actix::ActorContext;
-    use parking_lot::Mutex;
-
-    use super::*;
-    use crate::clock::WallMs;
-    use crate::watchdog::{NamedArbiter, RestartPolicy, UnknownChild, Watchdog, named_arbiter};
-
-    const SOON: DurationMs = DurationMs::secs(20);
-    /// Parks at the first death.
-    const NEVER: RestartPolicy = RestartPolicy {
-        window: DurationMs::secs(60),
-        restarts_max: 0,
-        backoff_first: DurationMs(0),
-        backoff_max: DurationMs(0),
-    };
-
-    /// A child without any work: it obeys.
-    struct Dummy {
-        _pulse: Arc<Pulse>,
-        _arbiter: NamedArbiter,
-        death: DeathNotice,
-    }
-
-    impl Actor for Dummy {
-        type Context = Context<Self>;
-    }
-
-    #[derive(Message)]
-    #[rtype(result = "()")]
-    enum Order {
-        Panic,
-        Fail(&'static str),
-        Leave,
-    }
-
-    impl Handler<Order> for Dummy {
-        type Result = ();
-
-        fn handle(&mut self, order: Order, ctx: &mut Context<Self>) {
-            match order {
-                Order::Panic => panic!("a test's panic"),
-                Order::Fail(why) => {
-                    self.death.last_words(why);
-                    ctx.stop();
-                }
-                Order::Leave => ctx.stop(),
-            }
-        }
-    }
-
-    /// Where a test finds its newest dummy, and how often one was started.
-    #[derive(Clone, Default)]
-    struct Post {
-        dummy: Arc<Mutex<Option<Addr<Dummy>>>>,
-        starts: Arc<Mutex<Vec<Generation>>>,
-    }
-
-    impl Post {
-        fn child(&self, name: &str) -> ChildSpec {
-            let post = self.clone();
-            ChildSpec::new(name, move |context| {
-                post.starts.lock().push(context.generation);
-                let arbiter = named_arbiter("dummy").map_err(StartFault::new)?;
-                let kill = context.kill.clone();
-                let addr = Dummy::start_in_arbiter(&arbiter.handle(), move |_| Dummy {
-                    _pulse: context.pulse,
-                    _arbiter: arbiter,
-                    death: context.death,
-                });
-                let dummy = addr.clone();
-                kill.on_throw(move || dummy.do_send(Order::Leave));
-                *post.dummy.lock() = Some(addr);
-                Ok(())
-            })
-        }
-
-        fn order(&self, order: Order) {
-            let dummy = self.dummy.lock().clone();
-            dummy.expect("a dummy was started").do_send(order);
-        }
-
-        fn starts(&self) -> usize {
-            self.starts.lock().len()
-        }
-    }
-
-    impl Watchdog {
-        fn child(&self, name: &str) -> ChildStatus {
-            self.board.child(name).expect("a child of this name")
-        }
-
-        fn wait_for(&self, name: &str, wanted: impl Fn(&ChildStatus) -> bool) -> ChildStatus {
-            let holds = self.board.wait_until(SOON, |children| {
-                children
-                    .iter()
-                    .any(|child| child.name == name && wanted(child))
-            });
-            assert!(holds, "in the end: {}", self.child(name));
-            self.child(name)
-        }
-
-        /// Until everything sent to the watchdog before has been handled.
-        fn wait_until_idle(&self) {
-            let (tell, hear) = mpsc::channel();
-            self.addr.do_send(Flush(tell));
-            assert_eq!(hear.recv_timeout(SOON.to_std()), Ok(()));
-        }
-    }
-
-    #[derive(Message)]
-    #[rtype(result = "()")]
-    struct Flush(mpsc::Sender<()>);
-
-    impl Handler<Flush> for WatchdogActor {
-        type Result = ();
-
-        fn handle(&mut self, Flush(tell): Flush, _: &mut Context<Self>) {
-            let _ = tell.send(());
-        }
-    }
-
-    fn by_hand() -> Clock {
-        Clock::by_hand(WallMs(1_800_000_000_000))
-    }
-
-    fn runs_as(generation: u64) -> impl Fn(&ChildStatus) -> bool {
-        move |child| child.is_running() && child.generation == Generation(generation)
-    }
-
-    #[test]
-    fn a_panicking_child_is_started_again_as_generation_2_exactly_once() {
-        let (clock, post) = (by_hand(), Post::default());
-        let watchdog = Watchdog::start(clock.clone(), vec![post.child("dummy-00")]);
-        assert_eq!(watchdog.wait_all_running(SOON), Ok(()));
-        post.order(Order::Panic);
-        let child = watchdog.wait_for("dummy-00", runs_as(2));
-        assert_eq!(child.last_fault.as_deref(), Some("panicked"));
-        watchdog.wait_until_idle();
-        let child = watchdog.child("dummy-00");
-        assert!(runs_as(2)(&child) && child.restarts == 1, "{child}");
-        assert_eq!(post.starts(), 2);
-    }
-
-    #[test]
-    fn a_child_that_fails_each_start_is_parked_after_the_pauses_of_its_policy() {
-        let clock = by_hand();
-        let restart = RestartPolicy {
-            window: DurationMs::secs(60),
-            restarts_max: 4,
-            backoff_first: DurationMs(1_000),
-            backoff_max: DurationMs(1_500),
-        };
-        let failing = ChildSpec {
-            restart,
-            ..ChildSpec::new("broken", |_| Err(StartFault::new("opening the store")))
-        };
-        let watchdog = Watchdog::start(clock.clone(), vec![failing]);
-        // The first restart comes at once, so the second incarnation is the first to back off.
-        for (generation, pause_ms) in [(2, 1_000), (3, 1_500), (4, 1_500)] {
-            let until = clock.now().mono.after(DurationMs(pause_ms));
-            let child = watchdog.wait_for("broken", |child| {
-                child.generation == Generation(generation)
-                    && matches!(child.state, ChildState::BackingOff { .. })
-            });
-            assert_eq!(child.state, ChildState::BackingOff { until });
-            clock.advance(DurationMs(pause_ms - 1));
-            watchdog.wait_until_idle();
-            assert_eq!(watchdog.child("broken"), child, "not before its time");
-            clock.advance(DurationMs(1));
-        }
-        let child = watchdog.wait_for("broken", ChildStatus::is_parked);
-        assert_eq!((child.generation, child.restarts), (Generation(5), 4));
-        assert_eq!(child.last_fault.as_deref(), Some("opening the store"));
-        let not_running = watchdog.wait_all_running(SOON).expect_err("one is parked");
-        assert_eq!(
-            not_running.to_string(),
-            "not running: broken g5 parked (opening the store)"
-        );
-        // Parked is for good, until a person asks.
-        clock.advance(DurationMs::secs(3600));
-        watchdog.wait_until_idle();
-        assert!(watchdog.child("broken").is_parked());
-        watchdog.restart("broken").expect("it is known");
-        watchdog.wait_for("broken", |child| child.generation > Generation(5));
-    }
-
-    #[test]
-    fn a_fault_for_good_parks_the_child_at_once() {
-        let fault = || StartFault::for_good("the store is damaged");
-        let broken = ChildSpec::new("broken", move |_| Err(fault()));
-        let watchdog = Watchdog::start(by_hand(), vec![broken]);
-        let child = watchdog.wait_for("broken", ChildStatus::is_parked);
-        assert_eq!((child.generation, child.restarts), (Generation(1), 0));
-        assert_eq!(child.last_fault.as_deref(), Some("the store is damaged"));
-        watchdog.restart("broken").expect("it is known");
-        watchdog.wait_for("broken", |child| {
-            child.generation == Generation(2) && child.is_parked()
-        });
-    }
-
-    #[test]
-    fn an_excused_child_is_tried_at_a_steady_pace_never_parked_and_nothing_of_it_counts() {
-        let clock = by_hand();
-        let excused = Arc::new(AtomicBool::new(true));
-        let holds = Arc::clone(&excused);
-        let once = RestartPolicy {
-            restarts_max: 1,
-            ..NEVER
-        };
-        let failing = ChildSpec {
-            restart: once,
-            ..ChildSpec::new("writer", |_| Err(StartFault::new("no space left")))
-        };
-        let failing = failing.excused_while(move || holds.load(Ordering::SeqCst));
-        let watchdog = Watchdog::start(clock.clone(), vec![failing]);
-        for generation in 1..=30 {
-            let until = clock.now().mono.after(EXCUSED_PAUSE);
-            let child = watchdog.wait_for("writer", |child| {
-                child.generation == Generation(generation)
-                    && matches!(child.state, ChildState::BackingOff { .. })
-            });
-            assert_eq!(child.state, ChildState::BackingOff { until });
-            excused.store(generation < 30, Ordering::SeqCst);
-            clock.advance(EXCUSED_PAUSE);
-        }
-        // The restart that its policy grants is still to be had.
-        let child = watchdog.wait_for("writer", ChildStatus::is_parked);
-        assert_eq!(child.generation, Generation(32));
-        assert_eq!(child.last_fault.as_deref(), Some("no space left"));
-    }
-
-    #[test]
-    fn a_start_that_panics_is_a_failed_start() {
-        let hasty = ChildSpec {
-            restart: NEVER,
-            ..ChildSpec::new("hasty", |_| panic!("not yet"))
-        };
-        let watchdog = Watchdog::start(by_hand(), vec![hasty]);
-        let child = watchdog.wait_for("hasty", ChildStatus::is_parked);
-        assert_eq!(child.last_fault.as_deref(), Some("start panicked: not yet"));
-    }
-
-    #[test]
-    fn what_a_failed_start_leaves_behind_is_asked_to_leave_first() {
-        let post = Post::default();
-        let begin = post.child("half").start;
-        let half = ChildSpec {
-            restart: NEVER,
-            ..ChildSpec::new("half", move |context| {
-                begin(context)?;
-                Err(StartFault::new("half way"))
-            })
-        };
-        let watchdog = Watchdog::start(by_hand(), vec![half]);
-        // It is only over, and so parked, when the dummy's death notice has come too.
-        let child = watchdog.wait_for("half", ChildStatus::is_parked);
-        assert_eq!(child.last_fault.as_deref(), Some("half way"));
-    }
-
-    #[test]
-    fn a_stale_death_notice_changes_nothing() {
-        let (clock, post) = (by_hand(), Post::default());
-        let watchdog = Watchdog::start(clock.clone(), vec![post.child("dummy-00")]);
-        watchdog.wait_for("dummy-00", runs_as(1));
-        post.order(Order::Panic);
-        watchdog.wait_for("dummy-00", runs_as(2));
-        for generation in [0, 1, 3] {
-            watchdog.addr.do_send(Died(Death {
-                child: ChildId(0),
-                generation: Generation(generation),
-                cause: DeathCause::Stopped,
-                last_words: Some("from beyond".into()),
-            }));
-        }
-        watchdog.wait_until_idle();
-        let child = watchdog.child("dummy-00");
-        assert!(runs_as(2)(&child), "{child}");
-        assert_eq!(child.last_fault.as_deref(), Some("panicked"));
-        assert_eq!(post.starts(), 2);
-    }
-
-    #[test]
-    fn one_failing_child_does_not_disturb_the_others() {
-        let (clock, post) = (by_hand(), Post::default());
-        let (release, blocked) = mpsc::channel::<()>();
-        let blocked = Mutex::new(blocked);
-        let children = vec![
-            ChildSpec::new("broken", |_| Err(StartFault::new("no luck"))),
-            ChildSpec::new("slow", move |_| {
-                let _ = blocked.lock().recv_timeout(SOON.to_std());
-                Err(StartFault::new("slow, and no luck"))
-            }),
-            post.child("dummy-00"),
-        ];
-        let watchdog = Watchdog::start(clock.clone(), children);
-        watchdog.wait_for("dummy-00", runs_as(1));
-        watchdog.wait_for("broken", |child| child.last_fault.is_some());
-        assert_eq!(watchdog.child("slow").state, ChildState::Starting);
-        post.order(Order::Fail("commit failed"));
-        let child = watchdog.wait_for("dummy-00", runs_as(2));
-        assert_eq!(child.last_fault.as_deref(), Some("commit failed"));
-        drop(release);
-    }
-
-    #[test]
-    fn the_next_start_waits_for_the_end_of_the_last_one() {
-        let (release, blocked) = mpsc::channel::<()>();
-        let (tell, hear) = mpsc::channel();
-        let blocked = Mutex::new(blocked);
-        let child = ChildSpec::new("hasty", move |context| {
-            // The notice is gone long before the start returns.
-            drop(context.death);
-            let _ = tell.send(());
-            let _ = blocked.lock().recv_timeout(SOON.to_std());
-            Ok(())
-        });
-        let watchdog = Watchdog::start(by_hand(), vec![child]);
-        assert_eq!(hear.recv_timeout(SOON.to_std()), Ok(()));
-        watchdog.wait_until_idle();
-        let child = watchdog.child("hasty");
-        assert_eq!(child.state, ChildState::Starting);
-        assert_eq!(child.generation, Generation(1));
-        release.send(()).expect("the start waits");
-        let child = watchdog.wait_for("hasty", |child| child.generation == Generation(2));
-        assert_eq!(child.last_fault.as_deref(), Some("stopped unasked"));
-    }
-
-    #[test]
-    fn a_long_start_is_not_held_against_a_child() {
-        let (clock, post) = (by_hand(), Post::default());
-        let (release, blocked) = mpsc::channel::<()>();
-        let (blocked, inner) = (Mutex::new(blocked), post.child("slow").start);
-        let child = ChildSpec::new("slow", move |context| {
-            let _ = blocked.lock().recv_timeout(SOON.to_std());
-            inner(context)
-        });
-        let watchdog = Watchdog::start(clock.clone(), vec![child]);
-        for _ in 0..40 {
-            clock.advance(DurationMs(200));
-            watchdog.wait_until_idle();
-        }
-        assert_eq!(watchdog.child("slow").pulse, None);
-        drop(release);
-        let child = watchdog.wait_for("slow", |child| child.pulse.is_some());
-        assert_eq!(child.pulse.map(|pulse| pulse.verdict), Some(Verdict::Live));
-    }
-
-    #[test]
-    fn a_restart_that_was_asked_for_is_no_fault_and_wipes_the_sheet() {
-        let post = Post::default();
-        let restart = RestartPolicy {
-            restarts_max: 1,
-            ..NEVER
-        };
-        let child = ChildSpec {
-            restart,
-            ..post.child("dummy-00")
-        };
-        let watchdog = Watchdog::start(by_hand(), vec![child]);
-        watchdog.wait_for("dummy-00", runs_as(1));
-        for generation in [2, 4] {
-            assert_eq!(watchdog.restart("dummy-00"), Ok(()));
-            let child = watchdog.wait_for("dummy-00", runs_as(generation));
-            assert_eq!(child.last_fault.is_some(), generation > 2);
-            post.order(Order::Panic);
-            watchdog.wait_for("dummy-00", runs_as(generation + 1));
-        }
-        post.order(Order::Panic);
-        watchdog.wait_for("dummy-00", ChildStatus::is_parked);
-        let unknown = UnknownChild("dummy-01".into());
-        assert_eq!(watchdog.restart("dummy-01"), Err(unknown));
-    }
-
-    #[test]
-    fn after_shutdown_nothing_is_started_again() {
-        let (clock, post) = (by_hand(), Post::default());
-        let (release, blocked) = mpsc::channel::<()>();
-        let (late, blocked) = (Post::default(), Mutex::new(blocked));
-        let inner = late.child("late").start;
-        let children = vec![
-            post.child("dummy-00"),
-            ChildSpec::new("late", move |context| {
-                let _ = blocked.lock().recv_timeout(SOON.to_std());
-                inner(context)
-            }),
-        ];
-        let watchdog = Watchdog::start(clock.clone(), children);
-        watchdog.wait_for("dummy-00", runs_as(1));
-        watchdog.shutdown();
-        // One that runs is asked to leave.
-        watchdog.wait_for("dummy-00", |child| child.state == ChildState::Stopped);
-        // One that comes up afterwards is asked to leave.
-        drop(release);
-        watchdog.wait_for("late", |child| child.state == ChildState::Stopped);
-        watchdog.restart("dummy-00").expect("it is known");
-        watchdog.wait_until_idle();
-        assert_eq!(watchdog.child("dummy-00").state, ChildState::Stopped);
-        assert_eq!((post.starts(), late.starts()), (1, 1));
-    }
-
-    #[test]
-    fn a_silent_child_is_shown_as_stuck_but_not_for_the_watchdogs_own_absence() {
-        let (clock, post) = (by_hand(), Post::default());
-        let watchdog = Watchdog::start(clock.clone(), vec![post.child("dummy-00")]);
-        watchdog.wait_for("dummy-00", runs_as(1));
-        let shown = |watchdog: &Watchdog| {
-            watchdog.wait_until_idle();
-            let pulse = watchdog.child("dummy-00").pulse;
-            pulse.map(|pulse| pulse.verdict)
-        };
-        // The whole process stood still: no verdict on anybody.
-        clock.advance(DurationMs::secs(3600));
-        assert_eq!(shown(&watchdog), Some(Verdict::Live));
-        // The watchdog looks on while the child says nothing.
-        let mut seen = Vec::new();
-        for _ in 0..40 {
-            clock.advance(DurationMs(200));
-            seen.extend(shown(&watchdog));
-        }
-        seen.dedup();
-        assert_eq!(seen, [Verdict::Live, Verdict::Late, Verdict::Stuck]);
-        assert!(watchdog.child("dummy-00").is_running());
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn the_watchdog_has_a_thread_of_its_own_under_its_name() {
-        let watchdog = Watchdog::start(Clock::machine(), Vec::new());
-        let began = watchdog.board().watchdog_pulse().beat;
-        let beats = |_: &[ChildStatus]| watchdog.board.watchdog_pulse().beat > began;
-        assert!(watchdog.board().wait_until(SOON, beats), "no rounds");
-        let tasks = std::fs::read_dir("/proc/self/task").expect("a list of threads");
-        let names = tasks.flatten().map(|task| {
-            let name = std::fs::read_to_string(task.path().join("comm"));
-            name.unwrap_or_default().trim_end().to_owned()
-        });
-        assert!(names.into_iter().any(|name| name == "watchdog"));
-    }
-
-    #[test]
-    fn the_handle_can_be_shared_between_threads() {
-        fn shared<T: Send + Sync>() {}
-        shared::<Watchdog>();
-    }
-
-    #[test]
-    #[should_panic(expected = "two children are named twin")]
-    fn two_children_never_share_a_name() {
-        let twin = || ChildSpec::new("twin", |_| Ok(()));
-        Watchdog::start(by_hand(), vec![twin(), twin()]);
-    }
-}
+mod tests;

@@ -3,9 +3,10 @@
 //!
 //! ```text
 //!   ChildSpec ── start(ChildContext) ──►  the child's actor, on a NamedArbiter of its own
-//!                  ├ pulse   it writes    ├ holds the arbiter: the thread goes with the actor
-//!                  ├ kill    it checks    └ holds the death notice, as its last field
-//!                  └ death   it drops
+//!                  ├ pulse    it writes   ├ holds the arbiter: the thread goes with the actor
+//!                  ├ threads  it names    └ holds the death notice, as its last field
+//!                  ├ kill     it checks
+//!                  └ death    it drops
 //! ```
 
 use std::fmt;
@@ -22,6 +23,7 @@ use super::death_notice::DeathNotice;
 use super::liveness::Verdict;
 use super::pulse::{Phase, Pulse};
 use super::restart::RestartPolicy;
+use super::threads::Threads;
 
 /// A child's place in the watchdog's list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -42,29 +44,48 @@ impl fmt::Display for Generation {
 #[error("{words}")]
 pub struct StartFault {
     words: String,
-    is_for_good: bool,
+    kind: FaultKind,
+}
+
+/// What another start would meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FaultKind {
+    /// Perhaps it fares better.
+    Passing,
+    /// The same.
+    ForGood,
+    /// The same, as long as a zombie holds what it needs.
+    Held,
 }
 
 impl StartFault {
     /// A fault as text: `opening the store: no such directory`.
     pub fn new(fault: impl fmt::Display) -> Self {
-        let words = fault.to_string();
         Self {
-            words,
-            is_for_good: false,
+            words: fault.to_string(),
+            kind: FaultKind::Passing,
         }
     }
 
     /// A fault that another start would meet again: the child is parked at once, until a person has mended it.
     pub fn for_good(fault: impl fmt::Display) -> Self {
         Self {
-            is_for_good: true,
+            kind: FaultKind::ForGood,
             ..Self::new(fault)
         }
     }
 
-    pub(super) fn is_for_good(&self) -> bool {
-        self.is_for_good
+    /// What the child needs is held by a predecessor that was given up for dead. That one may let go of it yet; if it
+    /// does not within a few starts, nothing but the end of the process frees it.
+    pub fn held(fault: impl fmt::Display) -> Self {
+        Self {
+            kind: FaultKind::Held,
+            ..Self::new(fault)
+        }
+    }
+
+    pub(super) fn kind(&self) -> FaultKind {
+        self.kind
     }
 }
 
@@ -87,6 +108,8 @@ pub struct ChildSpec {
     pub restart: RestartPolicy,
     /// Whether something outside the child explains a death just now.
     pub excused: Box<Excused>,
+    /// Whether its start is heavy, so that not all such are to start at once.
+    pub in_turn: bool,
 }
 
 impl ChildSpec {
@@ -100,7 +123,15 @@ impl ChildSpec {
             start: Box::new(start),
             restart: RestartPolicy::default(),
             excused: Box::new(|| false),
+            in_turn: false,
         }
+    }
+
+    /// Its start is heavy: of all such children only [a few](super::Supervision::starts_max) start at a time.
+    #[must_use]
+    pub fn in_turn(mut self) -> Self {
+        self.in_turn = true;
+        self
     }
 
     /// Its deaths are not held against it while `excused` holds: a full disk is no fault of a child's that writes to
@@ -117,15 +148,46 @@ impl ChildSpec {
 pub struct ChildContext {
     /// Which incarnation it is.
     pub generation: Generation,
-    /// Beat it at least once a second, and say before a longer wait.
+    /// Beat it at least once a second, and say before a longer wait. A start that takes long beats it as it goes.
     pub pulse: Arc<Pulse>,
+    /// Name the threads here that work for it beside its own.
+    pub threads: Threads,
     /// Keep it as the actor's last field. A child that lets go of it counts as dead.
     pub death: DeathNotice,
-    /// Check it between messages and in long loops.
+    /// Check it between messages and in long loops, and before anything that others see.
     pub kill: KillSwitch,
+    pub(super) arbiter: Arc<Mutex<Option<System>>>,
+}
+
+impl ChildContext {
+    /// A context that nobody watches, for tests of children.
+    #[cfg(test)]
+    pub(crate) fn unwatched(pulse: Arc<Pulse>, death: DeathNotice) -> Self {
+        Self {
+            generation: Generation(1),
+            pulse,
+            threads: Threads::default(),
+            death,
+            kill: KillSwitch::new(),
+            arbiter: Arc::default(),
+        }
+    }
+
+    /// Starts the thread that the child lives on, and hands it over: the watchdog stops it if the child hangs.
+    ///
+    /// # Errors
+    /// When the machine gives no thread or no event loop for it.
+    pub fn arbiter(&self, name: &str) -> io::Result<NamedArbiter> {
+        let arbiter = named_arbiter(name)?;
+        *self.arbiter.lock() = Some(arbiter.system.clone());
+        Ok(arbiter)
+    }
 }
 
 /// Asks one incarnation of a child to leave. Once thrown, it stays thrown. Clones share the switch.
+///
+/// It is the incarnation's fence as well: whoever is told something by it, or acts for it, checks first whether it
+/// still [counts](Self::is_thrown).
 #[derive(Clone, Default)]
 pub struct KillSwitch {
     shared: Arc<Switch>,
@@ -235,6 +297,8 @@ pub struct ChildStatus {
     pub pulse: Option<PulseStatus>,
     /// How often it was started again since the process began.
     pub restarts: u64,
+    /// How many of its incarnations were given up and have not ended.
+    pub quarantined: usize,
     /// Why it last died or failed to start.
     pub last_fault: Option<String>,
 }

@@ -7,6 +7,12 @@
 //! Fields drop in the order they are declared: make the notice the **last** field, so that a successor is
 //! only started when everything else of its predecessor is gone.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
 use crate::limits::NOTE_BYTES_MAX;
 
 use super::child::{ChildId, Generation};
@@ -37,7 +43,7 @@ pub struct Death {
 pub struct DeathNotice {
     child: ChildId,
     generation: Generation,
-    last_words: Option<String>,
+    last_words: LastWords,
     report: Option<Box<dyn FnOnce(Death) + Send>>,
 }
 
@@ -52,17 +58,48 @@ impl DeathNotice {
         Self {
             child,
             generation,
-            last_words: None,
+            last_words: LastWords::default(),
             report: Some(Box::new(report)),
         }
     }
 
     /// Leaves word of why the child is about to end. The watchdog logs it; the child need not.
     pub fn last_words(&mut self, fault: impl Into<String>) {
+        self.last_words.say(fault);
+    }
+
+    /// What its last words are written on, to be had while the child is at work.
+    pub fn words(&self) -> LastWords {
+        self.last_words.clone()
+    }
+}
+
+/// A slip of paper for a child's last words. Clones are the same slip.
+#[derive(Clone, Default)]
+pub struct LastWords(Arc<Mutex<Option<String>>>);
+
+impl LastWords {
+    fn say(&self, fault: impl Into<String>) {
         let mut fault = fault.into();
         fault.truncate(fault.floor_char_boundary(NOTE_BYTES_MAX));
-        self.last_words = Some(fault);
+        *self.0.lock() = Some(fault);
     }
+
+    /// Does `work`; if it panics, writes down with which message, and lets the panic go on.
+    pub fn hear<T>(&self, work: impl FnOnce() -> T) -> T {
+        // Whatever the panic has left half done goes down with the child.
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+            self.say(message_of(&*panic));
+            resume_unwind(panic)
+        })
+    }
+}
+
+/// What a panic says.
+pub(crate) fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let words = panic.downcast_ref::<&str>().copied();
+    let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    words.unwrap_or("no message")
 }
 
 impl Drop for DeathNotice {
@@ -77,7 +114,7 @@ impl Drop for DeathNotice {
                 child: self.child,
                 generation: self.generation,
                 cause,
-                last_words: self.last_words.take(),
+                last_words: self.last_words.0.lock().take(),
             });
         }
     }
@@ -117,6 +154,16 @@ mod tests {
     fn a_panicking_child_says_that_it_panicked() {
         let found = death_of(|_notice| panic!("a test's panic"));
         assert_eq!(found.map(|death| death.cause), Some(DeathCause::Panicked));
+    }
+
+    #[test]
+    fn the_message_of_a_panic_that_was_heard_is_handed_on() {
+        let found = death_of(|notice| notice.words().hear(|| panic!("a test's {}", "panic")));
+        let expected = (DeathCause::Panicked, Some("a test's panic".to_owned()));
+        assert_eq!(
+            found.map(|death| (death.cause, death.last_words)),
+            Some(expected)
+        );
     }
 
     #[test]

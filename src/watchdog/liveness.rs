@@ -25,12 +25,13 @@ pub struct Bounds {
 }
 
 impl Default for Bounds {
-    /// Children beat at least once a second, so two missed beats are late and five are stuck.
+    /// Children beat at least once a second, so two missed beats are late and five are stuck. A wait of half a minute
+    /// is what a bad disk may take.
     fn default() -> Self {
         Self {
             late: DurationMs(2_000),
             stuck: DurationMs(5_000),
-            wait_max: DurationMs(60_000),
+            wait_max: DurationMs(30_000),
         }
     }
 }

@@ -20,15 +20,17 @@
 //! - **Noticing.** A child that ends is heard through its [`DeathNotice`]; one that hangs shows in its
 //!   [`Pulse`], by a pure [`verdict`](liveness::verdict).
 //! - **One incarnation at a time.** The next start begins when the last one's start has returned *and* its death
-//!   notice was dropped. Words from older generations change nothing.
+//!   notice was dropped, or when it was declared dead. Words from older generations change nothing.
+//! - **What hangs is replaced.** Kill switch, stop message, arbiter stop; then its thread is left to itself, fenced, and
+//!   a successor starts. How far that goes: [`Supervision`].
 //! - **Patience with an end.** [`RestartPolicy`]: the first restart at once, then longer pauses, then `Parked`.
 //!   Without an end only while something outside excuses the child ([`ChildSpec::excused_while`]).
 //! - **The watchdog waits for nobody.** It is alone on its thread, reads atomics, gets messages, and runs no
 //!   child's code but a stop hook that only sends.
 //!
-//! Cost: per child two atomic loads each 50 ms. Limits: a child that hangs is shown as `Stuck` and not yet
-//! killed. Invariants: this module knows no other actor of the house; `pulse`, `liveness`, `restart` and
-//! `death_notice` know no actix.
+//! Cost: per child and thread two atomic loads each 50 ms. Limits: a thread that hangs can't be ended, only left
+//! behind; a watchdog that hangs or dies is not replaced, but readiness tells. Invariants: this module knows no other
+//! actor of the house; `pulse`, `threads`, `liveness`, `restart`, `seat` and `death_notice` know no actix.
 
 use std::sync::Arc;
 
@@ -42,18 +44,25 @@ use actor::{Child, Look, Restart, Shutdown, WatchdogActor};
 mod actor;
 mod child;
 mod death_notice;
+mod ladder;
 pub mod liveness;
 mod pulse;
 mod restart;
+mod seat;
+mod threads;
 
 pub use child::{
     ChildContext, ChildId, ChildSpec, ChildState, ChildStatus, Excused, Generation, KillSwitch,
     NamedArbiter, PulseStatus, StartChild, StartFault, named_arbiter,
 };
-pub use death_notice::{Death, DeathCause, DeathNotice};
+pub(crate) use death_notice::message_of;
+pub use death_notice::{Death, DeathCause, DeathNotice, LastWords};
+pub use ladder::{LastRung, Supervision};
 pub use liveness::{Bounds, Verdict};
 pub use pulse::{Phase, Pulse, PulseReading};
 pub use restart::{NextStart, RestartHistory, RestartPolicy};
+pub use seat::Seat;
+pub use threads::{ThreadPulse, Threads};
 
 /// The watchdog as the engine holds it. Dropping it ends the watchdog, not the children.
 pub struct Watchdog {
@@ -76,11 +85,20 @@ pub struct NotRunning {
 }
 
 impl Watchdog {
-    /// Starts the watchdog on its own thread, and all children, each on its own; waits for none of them.
+    /// Starts the watchdog on its own thread, and all children, each on its own; waits for none of them. What hangs is
+    /// replaced as [`Supervision`] says by default.
     ///
     /// # Panics
     /// When two children share a name, or the machine gives no thread.
     pub fn start(clock: Clock, children: Vec<ChildSpec>) -> Self {
+        Self::start_with(clock, children, Supervision::default())
+    }
+
+    /// The same, with what is done about children that hang.
+    ///
+    /// # Panics
+    /// As [`Watchdog::start`].
+    pub fn start_with(clock: Clock, children: Vec<ChildSpec>, supervision: Supervision) -> Self {
         for (n, child) in children.iter().enumerate() {
             let taken = children[..n].iter().any(|other| other.name == child.name);
             assert!(!taken, "two children are named {}", child.name);
@@ -99,7 +117,7 @@ impl Watchdog {
         let arbiter = named_arbiter("watchdog").expect("the machine has a thread for the watchdog");
         let addr = WatchdogActor::start_in_arbiter(&arbiter.handle(), {
             let (clock, board) = (clock.clone(), board.clone());
-            move |ctx| WatchdogActor::new(clock, board, children, ctx.address())
+            move |ctx| WatchdogActor::new(clock, board, children, supervision, ctx.address())
         });
         // A test's clock passes no time by itself: look again whenever it is moved.
         let look = addr.clone();

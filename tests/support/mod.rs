@@ -11,6 +11,7 @@
 //! part of this, so the rest is dead code there.
 
 pub mod client;
+pub mod engine;
 pub mod receiver;
 pub mod service;
 

@@ -8,6 +8,7 @@ use crate::engine::registry::{
     AuditLine, DeleteTopic, EndThaw, Note, PauseTopic, PutTopic, RegistryError, RegistryFiles,
     ResumeTopic, SharedBook,
 };
+use crate::ids::ShardEpoch;
 use crate::limits;
 use crate::task::model::PauseClock;
 use crate::task::spec::TopicName;
@@ -19,6 +20,8 @@ pub(super) struct Desk {
     pub files: RegistryFiles,
     pub book: SharedBook,
     pub clock: Clock,
+    /// Which owner of the files this is.
+    pub owner: ShardEpoch,
 }
 
 type NextBook = Result<Arc<TopicBook>, RegistryError>;
@@ -30,7 +33,10 @@ impl Desk {
 
     fn turn_to(&self, next: TopicBook) -> NextBook {
         let next = Arc::new(next);
-        *self.book.write() = Arc::clone(&next);
+        let mut book = self.book.write();
+        // What a later owner has read must not be put back.
+        self.files.check(self.owner)?;
+        *book = Arc::clone(&next);
         Ok(next)
     }
 
@@ -49,7 +55,7 @@ impl Desk {
         let mut topic = Topic::clone(book.get(&name));
         f(&mut topic, now);
         let line = line(now, by, action, &name, &topic.body);
-        self.files.put(&name, &topic, &line)?;
+        self.files.put(self.owner, &name, &topic, &line)?;
         self.turn_to(book.with(name, topic))
     }
 
@@ -79,7 +85,7 @@ impl Desk {
             return Err(RegistryError::InUse { name, by });
         }
         let line = line(self.clock.now(), delete.by, "topic.delete", &name, "");
-        self.files.remove(&name, &line)?;
+        self.files.remove(self.owner, &name, &line)?;
         self.turn_to(book.without(&name))
     }
 
@@ -132,7 +138,7 @@ impl Desk {
     }
 
     pub(super) fn note(&self, note: Note) -> Result<(), RegistryError> {
-        Ok(self.files.note(&note.lines)?)
+        Ok(self.files.note(self.owner, &note.lines)?)
     }
 }
 

@@ -13,9 +13,14 @@
 //!
 //! After an error the database is in doubt: it is closed, everything but [`RegistryFiles::recover`] is refused, and
 //! that opens it anew and reads what stands in it.
+//!
+//! An actor that was given up and wakes again must change nothing: each change names its owner, and is refused once a
+//! later one has begun.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -25,6 +30,7 @@ use crate::archive::backup::{TakeEntry, entries_of};
 use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::engine::registry::SharedBook;
 use crate::engine::registry::held::{Content, Held};
+use crate::ids::ShardEpoch;
 use crate::limits;
 use crate::store::StoreError;
 use crate::store::database::{Database, ENTRY_BYTES_MAX, caught};
@@ -36,6 +42,8 @@ use crate::wire;
 
 /// Audit lines that are kept; the oldest go first.
 const AUDIT_LINES_MAX: u64 = 100_000;
+/// Longest wait of a new actor for the change that the old one is making.
+const TAKE_OVER_MAX: Duration = Duration::from_secs(5);
 const CACHE_BYTES: u64 = 4 * 1024 * 1024;
 const FLUSH_EVERY_MS: u64 = 1_000;
 const THAW_KEY: &[u8] = b"thaw";
@@ -54,6 +62,8 @@ pub struct RegistryFiles {
     path: PathBuf,
     /// `None` after an error, until [`RegistryFiles::recover`].
     open: Arc<Mutex<Option<Arc<Open>>>>,
+    /// The owner that counts.
+    owner: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -108,6 +118,7 @@ impl RegistryFiles {
         Ok(Self {
             path,
             open: Arc::new(Mutex::new(Some(Arc::new(open)))),
+            owner: Arc::default(),
         })
     }
 
@@ -124,29 +135,48 @@ impl RegistryFiles {
     ///
     /// # Errors
     /// When they can't be opened or read; the actor can't be started then.
-    pub fn recover(&self, book: &SharedBook) -> Result<(), StoreError> {
+    pub fn recover(&self, owner: ShardEpoch, book: &SharedBook) -> Result<(), StoreError> {
+        self.owner.fetch_max(owner.0, Ordering::SeqCst);
         // Only one actor is being started at a time.
         let is_closed = self.open.lock().is_none();
         if is_closed {
             let open = Open::at(&self.path)?;
             *self.open.lock() = Some(Arc::new(open));
         }
+        // A change that its predecessor is about to make ends first; later ones are refused.
+        let open = self.open.lock().clone().ok_or(StoreError::Poisoned)?;
+        if open.held.try_lock_for(TAKE_OVER_MAX).is_none() {
+            let file = self.path.clone();
+            return Err(StoreError::Held { file });
+        }
         let stored = self.with(Open::topics)?;
-        let next = book.read().renewed(stored);
-        *book.write() = Arc::new(next);
+        let mut book = book.write();
+        self.check(owner)?;
+        *book = Arc::new(book.renewed(stored));
         Ok(())
+    }
+
+    /// Whether no later owner has begun.
+    pub(super) fn check(&self, given: ShardEpoch) -> Result<(), StoreError> {
+        let present = ShardEpoch(self.owner.load(Ordering::SeqCst));
+        match given < present {
+            true => Err(StoreError::StaleEpoch { given, present }),
+            false => Ok(()),
+        }
     }
 
     /// Stores a topic and the audit line of what was done to it, in one sync.
     pub(super) fn put(
         &self,
+        owner: ShardEpoch,
         name: &TopicName,
         topic: &Topic,
         line: &AuditLine,
     ) -> Result<(), StoreError> {
         self.with(|open| {
             let record = encode(topic).map_err(|error| open.db.corrupt(name, error))?;
-            open.change(Some((name, Some(&record))), 1, topic.thaw, || {
+            let check = || self.check(owner);
+            open.change(&check, Some((name, Some(&record))), 1, topic.thaw, || {
                 open.note(std::slice::from_ref(line))?;
                 open.count_thaw(topic.thaw)?;
                 let put = open.topics.insert(name.as_str(), record.as_slice());
@@ -157,9 +187,15 @@ impl RegistryFiles {
     }
 
     /// Removes a topic and stores the audit line of it, in one sync.
-    pub(super) fn remove(&self, name: &TopicName, line: &AuditLine) -> Result<(), StoreError> {
+    pub(super) fn remove(
+        &self,
+        owner: ShardEpoch,
+        name: &TopicName,
+        line: &AuditLine,
+    ) -> Result<(), StoreError> {
         self.with(|open| {
-            open.change(Some((name, None)), 1, 0, || {
+            let check = || self.check(owner);
+            open.change(&check, Some((name, None)), 1, 0, || {
                 open.note(std::slice::from_ref(line))?;
                 let removed = open.topics.remove(name.as_str());
                 removed
@@ -170,8 +206,9 @@ impl RegistryFiles {
     }
 
     /// Stores audit lines, in one sync.
-    pub(super) fn note(&self, lines: &[AuditLine]) -> Result<(), StoreError> {
-        self.with(|open| open.change(None, lines.len(), 0, || open.note(lines)))
+    pub(super) fn note(&self, owner: ShardEpoch, lines: &[AuditLine]) -> Result<(), StoreError> {
+        let check = || self.check(owner);
+        self.with(|open| open.change(&check, None, lines.len(), 0, || open.note(lines)))
     }
 
     /// The number of the next thaw: higher than that of any thaw that ever was.
@@ -201,7 +238,7 @@ impl RegistryFiles {
     fn with<R>(&self, work: impl FnOnce(&Open) -> Result<R, StoreError>) -> Result<R, StoreError> {
         let open = self.open.lock().clone().ok_or(StoreError::Poisoned)?;
         let done = caught(&self.path, || work(&open));
-        if done.is_err() {
+        if !matches!(done, Ok(_) | Err(StoreError::StaleEpoch { .. })) {
             self.open.lock().take();
         }
         done
@@ -243,12 +280,14 @@ impl Open {
     /// Makes a change durable: of a topic's record (`None` removes it), with so many audit lines and perhaps a thaw.
     fn change(
         &self,
+        may_change: &dyn Fn() -> Result<(), StoreError>,
         topic: Option<(&TopicName, Option<&[u8]>)>,
         lines: usize,
         thaw: u32,
         make: impl FnOnce() -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut held = self.held.lock();
+        may_change()?;
         let mut next = held.now();
         next.thaw = next.thaw.max(thaw);
         next.audit_next += lines as u64;

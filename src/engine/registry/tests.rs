@@ -14,6 +14,7 @@ use crate::watchdog::{ChildId, Death, Generation, named_arbiter};
 use crate::wire;
 
 const SOON: Duration = Duration::from_secs(10);
+const OWNER: ShardEpoch = ShardEpoch(1);
 const AT: WallMs = WallMs(1_800_000_000_000);
 
 /// A registry in a directory of its own, with a clock that is moved by hand.
@@ -30,7 +31,12 @@ impl Registry {
     fn under(directory: tempfile::TempDir, clock: Clock) -> Self {
         let files = RegistryFiles::open(directory.path()).unwrap();
         let book = Arc::new(RwLock::new(Arc::new(files.book().unwrap())));
-        let desk = Desk { files, book, clock };
+        let desk = Desk {
+            files,
+            book,
+            clock,
+            owner: OWNER,
+        };
         Self { desk, directory }
     }
 
@@ -331,11 +337,40 @@ fn after_an_error_nothing_is_done_until_the_files_are_opened_anew() {
     ));
     assert!(!registry.is_known("b"));
     let edition = registry.desk.book.read().edition();
-    registry.desk.files.recover(&registry.desk.book).unwrap();
+    let book = &registry.desk.book;
+    registry.desk.files.recover(OWNER, book).unwrap();
     // What met the error was in doubt: the disk has decided.
     assert!(registry.is_known("a") && registry.is_known("b"));
     assert!(registry.desk.book.read().edition() > edition);
     registry.put("c", "{}").unwrap();
+}
+
+#[test]
+fn an_owner_that_was_given_up_and_wakes_changes_nothing() {
+    let registry = Registry::new();
+    registry.put("a", "{}").unwrap();
+    let (files, book) = (&registry.desk.files, &registry.desk.book);
+    files.recover(ShardEpoch(2), book).unwrap();
+    let stale = |done: Result<(), RegistryError>| {
+        matches!(
+            done,
+            Err(RegistryError::Storage(StoreError::StaleEpoch { .. }))
+        )
+    };
+    assert!(stale(registry.put("b", "{}")));
+    let lines = registry.desk.files.audit(9).unwrap().len();
+    assert!(stale(registry.desk.note(Note { lines: Vec::new() })));
+    assert!(registry.is_known("a") && !registry.is_known("b"));
+    // It took nothing from its successor.
+    let successor = Desk {
+        files: files.clone(),
+        book: book.clone(),
+        clock: registry.desk.clock.clone(),
+        owner: ShardEpoch(2),
+    };
+    successor.put(put("c", "{}")).unwrap();
+    assert!(registry.is_known("c"));
+    assert_eq!(files.audit(9).unwrap().len(), lines + 1);
 }
 
 #[test]
@@ -344,14 +379,11 @@ fn the_actor_leaves_after_an_error_and_says_why() {
     let (told, hear) = mpsc::channel::<Death>();
     let thread = named_arbiter("registry").unwrap();
     let on = thread.handle();
-    let child = ChildContext {
-        generation: Generation(1),
-        pulse: Arc::new(Pulse::new(registry.desk.clock.now().mono)),
-        death: DeathNotice::new(ChildId(0), Generation(1), move |death| {
-            let _ = told.send(death);
-        }),
-        kill: KillSwitch::new(),
-    };
+    let death = DeathNotice::new(ChildId(0), Generation(1), move |death| {
+        let _ = told.send(death);
+    });
+    let pulse = Arc::new(Pulse::new(registry.desk.clock.now().mono));
+    let child = ChildContext::unwatched(pulse, death);
     let (files, book, clock) = (
         registry.desk.files.clone(),
         registry.desk.book.clone(),

@@ -680,19 +680,27 @@ fn the_actor_runs_what_it_is_sent() {
     let bench = Bench::new();
     let (url, _seen) = receiver(&answer("200 OK", b"7"));
     actix::System::new().block_on(async {
-        let child = ChildContext {
-            generation: Generation(1),
-            pulse: Arc::new(Pulse::new(bench.clock.now().mono)),
-            death: DeathNotice::new(ChildId(0), Generation(1), drop),
-            kill: KillSwitch::new(),
-        };
+        let pulse = Arc::new(Pulse::new(bench.clock.now().mono));
+        let death = DeathNotice::new(ChildId(0), Generation(1), drop);
+        let child = ChildContext::unwatched(pulse, death);
+        let kill = child.kill.clone();
         let thread = named_arbiter("http-push").unwrap();
-        let (push, on) = (bench.push.clone(), thread.handle());
-        let actor =
-            HttpPushActor::start_in_arbiter(&on, move |_| HttpPushActor::new(push, child, thread));
-        actor.send(bench.attempt(get(&url), LONG)).await.unwrap();
+        let door = HttpPushActor::start_on(bench.push.clone(), child, thread);
+        let attempt = || {
+            let attempt = bench.attempt(get(&url), LONG);
+            let parts = &bench.push.parts;
+            let owed = OwedReport::new(&attempt, parts.sink.clone(), parts.clock.clone());
+            (attempt, owed)
+        };
+        let (run, owed) = attempt();
+        door.run(run, owed);
+        assert_eq!(bench.report().outcome, succeeded(Some("7")));
+        // Once it was told to leave, what it has not begun is given back at once.
+        kill.throw();
+        let (run, owed) = attempt();
+        door.run(run, owed);
+        assert_eq!(bench.report().outcome, Outcome::GivenBack);
     });
-    assert_eq!(bench.report().outcome, succeeded(Some("7")));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::clock::{DurationMs, WallMs};
-use crate::executor::handler::handler;
+use crate::executor::handler::{HandlerLimits, handler};
 use crate::executor::{AttemptReport, Handlers, ReportSink};
 use crate::ids::{AttemptNumber, AttemptToken, SlotMap};
 use crate::shard::core::CoreOptions;
@@ -23,7 +23,7 @@ use crate::shard::create::{Created, Creation};
 use crate::shard::messages::{ApplyVerb, CreateTask, FinishAttempt, GetTask, Target, Wants};
 use crate::shard::query::TaskView;
 use crate::shard::router::{NoAnswer, ShardRouter};
-use crate::store::mem::{Fault, MemDisk};
+use crate::store::mem::{Fault, Hold, MemDisk};
 use crate::task::event::Event;
 use crate::task::model::State;
 use crate::task::new_task::When;
@@ -42,6 +42,7 @@ struct Bench {
     actor: Addr<ShardActor>,
     kill: KillSwitch,
     clock: Clock,
+    wakes: Arc<WakeBoard>,
     /// Told when the actor is gone.
     death: mpsc::Receiver<Death>,
     /// Attempts that the handler was called for.
@@ -76,6 +77,7 @@ impl Bench {
             .build()
             .unwrap();
         let (call, called) = mpsc::channel();
+        let wait = call.clone();
         let works = handler(move |task| {
             let call = call.clone();
             async move {
@@ -83,9 +85,17 @@ impl Bench {
                 Ok(None)
             }
         });
-        let handlers = HashMap::from([("works".to_owned(), works)]);
+        let waits = handler(move |task| {
+            let wait = wait.clone();
+            async move {
+                wait.send((task.id, task.attempt)).unwrap();
+                task.cancel.cancelled().await;
+                Ok(None)
+            }
+        });
+        let handlers = HashMap::from([("works".to_owned(), works), ("waits".to_owned(), waits)]);
         let (report, reports) = mpsc::channel();
-        let handlers = Handlers::new(handlers, runtime.handle().clone(), clock.clone());
+        let handlers = Handlers::new(handlers, HandlerLimits::default(), clock.clone()).unwrap();
         let outlets = Outlets {
             executors: Arc::new(Executors::new(
                 handlers,
@@ -95,18 +105,16 @@ impl Bench {
             desk: Arc::default(),
             wakes: Arc::new(WakeBoard::new(1)),
         };
+        let wakes = Arc::clone(&outlets.wakes);
         let (tell, death) = mpsc::channel();
-        let child = ChildContext {
-            generation: Generation(1),
-            pulse: Arc::new(Pulse::new(clock.now().mono)),
-            death: DeathNotice::new(ChildId(0), Generation(1), move |death| {
-                let _ = tell.send(death);
-            }),
-            kill: KillSwitch::new(),
-        };
+        let notice = DeathNotice::new(ChildId(0), Generation(1), move |death| {
+            let _ = tell.send(death);
+        });
+        let pulse = Arc::new(Pulse::new(clock.now().mono));
+        let child = ChildContext::unwatched(Arc::clone(&pulse), notice);
         let kill = child.kill.clone();
         let core = |now| ShardCore::new(SHARD, CoreOptions::default(), Arc::default(), now);
-        let recovered = ShardActor::recover(core, Box::new(disk.store()), &clock).unwrap();
+        let recovered = ShardActor::recover(core, Box::new(disk.store()), &clock, &pulse).unwrap();
         let thread = named_arbiter("shard-00").unwrap();
         let on = thread.handle();
         let its_clock = clock.clone();
@@ -117,6 +125,7 @@ impl Bench {
             actor,
             kill,
             clock,
+            wakes,
             death,
             called,
             reports,
@@ -381,6 +390,40 @@ fn a_cancel_that_is_being_committed_already_keeps_an_armed_attempt_from_starting
     );
 }
 
+/// A question over which the shard's thread is held.
+struct HoldThread(Hold);
+
+impl Question for HoldThread {
+    type Answer = ();
+
+    fn put(self, _: &mut ShardCore, _: Now) {
+        self.0.stop_here();
+    }
+}
+
+#[test]
+fn an_owner_that_was_given_up_while_its_thread_was_held_starts_and_answers_nothing_any_more() {
+    let disk = MemDisk::new();
+    let bench = Bench::over(&disk);
+    let (id, question) = create(works().due_in(DurationMs(20)));
+    bench.ask(question);
+    assert_eq!(bench.state(id), Some(State::Dispatched));
+    let hold = Hold::default();
+    let held = bench.send(HoldThread(hold.clone()));
+    assert!(hold.wait_until_reached());
+    // Its successor takes the armed attempt back, since its instant is still ahead.
+    let successor = Bench::over(&disk);
+    bench.kill.throw();
+    bench.pass(DurationMs(20));
+    successor.pass(DurationMs(20));
+    let first = Ok((id, AttemptNumber(1)));
+    assert_eq!(successor.called.recv_timeout(SOON), first);
+    hold.release();
+    assert!(bench.wait(held).is_none(), "its word counts no more");
+    assert_eq!(bench.death().cause, DeathCause::Stopped);
+    assert!(bench.called.try_recv().is_err(), "started by both");
+}
+
 #[test]
 fn a_successor_settles_what_its_predecessor_had_in_flight() {
     let disk = MemDisk::new();
@@ -449,6 +492,95 @@ fn a_thrown_kill_switch_ends_the_actor() {
     assert!(bench.wait(bench.send(create(task()).1)).is_none());
 }
 
+#[test]
+fn an_owner_that_was_given_up_answers_nobody_and_starts_nothing_when_it_wakes() {
+    let disk = MemDisk::new();
+    let bench = Bench::over(&disk);
+    let (armed, question) = create(works().due_in(DurationMs(20)));
+    bench.ask(question);
+    assert_eq!(bench.state(armed), Some(State::Dispatched));
+    let wanted = bench.clock.edge_us().0;
+    let hold = disk.hold_commit();
+    let (due, question) = create(works());
+    let out = bench.send(question);
+    assert!(hold.wait_until_reached());
+    bench.kill.throw();
+    bench.pass(DurationMs(20));
+    hold.release();
+    assert!(bench.wait(out).is_none());
+    bench.death();
+    assert!(bench.called.try_recv().is_err(), "nothing was started");
+    assert!(bench.wakes.earliest_us() <= wanted + 20_000);
+    // Both are its successor's now.
+    let successor = Bench::over(&disk);
+    successor.pass(DurationMs(20));
+    let (first, second) = (
+        successor.called.recv_timeout(SOON).unwrap().0,
+        successor.called.recv_timeout(SOON).unwrap().0,
+    );
+    assert!([first, second].contains(&armed) && [first, second].contains(&due));
+}
+
+#[test]
+fn what_an_owner_had_started_is_stopped_when_it_is_given_up() {
+    let disk = MemDisk::new();
+    let bench = Bench::over(&disk);
+    let (_, question) = create(task().action(Action::Handler {
+        name: "waits".to_owned(),
+    }));
+    bench.ask(question);
+    bench.called.recv_timeout(SOON).unwrap();
+    let hold = disk.hold_commit();
+    let _out = bench.send(create(task().due_in_minutes(5)).1);
+    assert!(hold.wait_until_reached());
+    bench.kill.throw();
+    let report = bench.reports.recv_timeout(SOON).unwrap();
+    assert!(matches!(report.outcome, Outcome::Cancelled));
+    hold.release();
+}
+
+#[test]
+fn who_waits_for_an_owner_that_is_given_up_is_told_so_and_nobody_is_sent_to_it() {
+    let disk = MemDisk::new();
+    let bench = Bench::over(&disk);
+    let (router, up) = way_to(&bench);
+    let (release, until) = mpsc::channel();
+    let _never = bench.send(Block(until));
+    let (_, question) = create(task().due_in_minutes(5));
+    let answer = bench.runtime.block_on(async {
+        let given_up = async { bench.kill.throw() };
+        let both = async { tokio::join!(router.ask(up, question), given_up).0 };
+        tokio::time::timeout(SOON / 2, both).await
+    });
+    assert_eq!(answer.expect("soon").err(), Some(NoAnswer::Unknown(up)));
+    let (_, question) = create(task().due_in_minutes(5));
+    let answer = bench.runtime.block_on(router.ask(up, question));
+    assert_eq!(answer.err(), Some(NoAnswer::Down(up)));
+    // One of no later epoch finds the door taken.
+    let other = Bench::over(&MemDisk::new());
+    for (epoch, is_up) in [(1, false), (2, true)] {
+        router.open(
+            up,
+            other.actor.clone(),
+            ShardEpoch(epoch),
+            KillSwitch::new(),
+        );
+        assert_eq!(router.is_up(up), is_up);
+    }
+    drop(release);
+}
+
+/// A question that blocks the core's thread until the other end is dropped.
+struct Block(mpsc::Receiver<()>);
+
+impl Question for Block {
+    type Answer = ();
+
+    fn put(self, _: &mut ShardCore, _: Now) {
+        let _ = self.0.recv();
+    }
+}
+
 /// A question that breaks the core's thread.
 struct Break;
 
@@ -474,7 +606,9 @@ fn a_panic_ends_the_actor_without_an_answer_for_anybody_and_loses_nothing_commit
     hold.release();
     assert!(bench.wait(out).is_some());
     assert!(bench.wait(before).is_none() && bench.wait(broken).is_none());
-    assert_eq!(bench.death().cause, DeathCause::Panicked);
+    let death = bench.death();
+    assert_eq!(death.cause, DeathCause::Panicked);
+    assert_eq!(death.last_words.as_deref(), Some("a test's panic"));
     let successor = Bench::over(&disk);
     assert_eq!(
         (successor.state(kept), successor.state(lost)),
@@ -486,7 +620,7 @@ fn a_panic_ends_the_actor_without_an_answer_for_anybody_and_loses_nothing_commit
 fn way_to(bench: &Bench) -> (ShardRouter, ShardId) {
     let up = ShardId(1);
     let router = ShardRouter::new(SlotMap::new(2), 8);
-    router.open(up, bench.actor.clone(), ShardEpoch(1));
+    router.open(up, bench.actor.clone(), ShardEpoch(1), bench.kill.clone());
     (router, up)
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::clock::{MonoMs, Now};
+use crate::clock::{DurationMs, MonoMs, Now};
 use crate::ids::TaskId;
 use crate::shard::core::{Armed, Effect, Launch, REPORT_MARGIN, ShardCore};
 use crate::shard::index::Row;
@@ -18,6 +18,7 @@ impl ShardCore {
     /// Lets ring what has come due.
     pub fn advance(&mut self, now: Now) {
         self.more = false;
+        self.rescue(now);
         for _ in 0..self.options.alarms_per_step.div_ceil(ALARMS_PER_ROUND) {
             if self.is_full() {
                 break;
@@ -30,6 +31,7 @@ impl ShardCore {
             }
         }
         self.serve_queue(now);
+        self.more |= self.rescue.is_sweeping();
     }
 
     /// Opens the earliest chunk whose time has come, if there is one. Nothing rings before it is open: what is in it
@@ -193,7 +195,12 @@ impl ShardCore {
                 return;
             }
             let Some(task) = self.table.wake(id).map(|entry| &*entry.task) else {
-                return;
+                if self.table.has_failed() {
+                    return;
+                }
+                // What does not read back is set aside; it must not stand in the way of those behind it.
+                self.slots.leave(&topic, fire_ms, id);
+                continue;
             };
             let held = self.book.get(&task.topic).is_held();
             let ahead = task.next.remaining(now);
@@ -326,10 +333,18 @@ impl ShardCore {
     }
 }
 
+/// So long after its start an attempt without an answer counts as lost.
+pub fn report_time(task: &Task) -> DurationMs {
+    let timeouts = task.spec.timeouts;
+    let parts = [timeouts.attempt, timeouts.grace, REPORT_MARGIN];
+    DurationMs(
+        parts
+            .iter()
+            .fold(0, |sum, part| u64::saturating_add(sum, part.0)),
+    )
+}
+
 /// When an attempt that starts at `start` counts as lost.
 fn report_by(task: &Task, start: MonoMs) -> MonoMs {
-    let timeouts = task.spec.timeouts;
-    [timeouts.attempt, timeouts.grace, REPORT_MARGIN]
-        .into_iter()
-        .fold(start, MonoMs::after)
+    start.after(report_time(task))
 }

@@ -4,7 +4,8 @@
 //!   at each that nothing starts early, twice or uncommitted;
 //! - `sound`: what holds of a core after every step, whatever happened;
 //! - `due`, `topics`, `workers`, `keys`, `notes`, `clocks`, `lists`: what it does, as sentences;
-//! - `crash`, `simulation`: the same through deaths at every point, and through random lives.
+//! - `crash`, `simulation`: the same through deaths at every point, and through random lives;
+//! - `model`: every order of events, within small bounds.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +17,9 @@ mod crash;
 mod due;
 mod keys;
 mod lists;
+mod model;
 mod notes;
+mod rescue;
 mod shell;
 mod simulation;
 mod sound;

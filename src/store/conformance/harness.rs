@@ -105,6 +105,7 @@ impl Local {
             // Not in a test's time: it would write while files are copied.
             flush_every_ms: 600_000,
             slice,
+            ..LocalOptions::default()
         };
         let tricks = next_write.clone();
         let home = LocalHome::with_journal(data.path(), options, move |path| {
@@ -517,7 +518,7 @@ impl<S: ShardStore> Owner<S> {
         let tended = self.store.tend(self.begun.epoch, 0);
         match tended.expect("the owner can tend") {
             Tended::Idle => Progress::Idle,
-            Tended::More => Progress::More,
+            Tended::More | Tended::Waits => Progress::More,
             Tended::Folded(folded) => {
                 self.folded(folded);
                 Progress::Folded

@@ -39,6 +39,15 @@ pub(super) struct Folding {
     step: Step,
 }
 
+/// How far a slice has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Slice {
+    Through,
+    More,
+    /// It has waited for a thread beside, in vain.
+    Waits,
+}
+
 /// What is to be done next. Places count what is done of a list.
 enum Step {
     Start,
@@ -103,25 +112,26 @@ impl Folding {
         (self.checkpoint, self.folded)
     }
 
-    /// Goes on as long as a slice lasts, and for at least so many bytes. Whether it is through.
+    /// Goes on as long as a slice lasts, and for at least so many bytes.
     pub(super) fn advance(
         &mut self,
         tree: &Arc<Tree>,
         home: &ShardHome,
         bytes_min: usize,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Slice, StoreError> {
         let end = Instant::now() + home.options.slice;
         let mut bytes = 0;
         loop {
             let did = self.do_one(tree, home)?;
             bytes += did.unwrap_or_default();
             match self.step {
-                Step::Through => return Ok(true),
+                Step::Through => return Ok(Slice::Through),
                 // Others wait for this thread.
-                Step::Sync(_) => return Ok(false),
-                _ if bytes >= bytes_min && (did.is_none() || Instant::now() >= end) => {
-                    return Ok(false);
-                }
+                Step::Sync(_) if did.is_some() => return Ok(Slice::More),
+                Step::Sync(_) => return Ok(Slice::Waits),
+                _ if bytes < bytes_min => {}
+                _ if did.is_none() => return Ok(Slice::Waits),
+                _ if Instant::now() >= end => return Ok(Slice::More),
                 _ => {}
             }
         }

@@ -23,11 +23,12 @@
 //! missing, nobody begins. See `tests/damage.rs`.
 //!
 //! **Owners.** [`LocalHome`] is one per process and data directory. It keeps each shard's open database (sled
-//! opens a directory once) and its [`EpochGate`]. A new owner raises the gate, waits for a slice that is being
+//! opens a directory once) and its `EpochGate`. A new owner raises the gate, waits for a slice that is being
 //! written to end (at most 5 s: the one lock, and it is never waited for without an end), and replays the
 //! journal. An old owner that wakes meets the gate before each append, after each sync and in each slice; its
-//! frames stand past the journal's seal. What the new owner has read before the old one was refused does count;
-//! nobody was told of it.
+//! frames stand past the journal's seal, and it is counted. What the new owner has read before the old one was
+//! refused does count; nobody was told of it. An old owner that hangs in the middle of a slice can't be survived: the
+//! new one is told that its store is [held](StoreError::Held).
 //!
 //! Cost: a commit is one write and one sync; a task is written to sled once per fold in which it changed, which takes
 //! about 1 µs and, for a typical one, 50 bytes packed and 54 of index (a fold of 100 000 tasks of 280 bytes; sled's
@@ -35,6 +36,7 @@
 //! takes 12 µs, and 8 µs once its chunk is in sled's cache.
 //! Limits: one record at most [`RECORD_BYTES_MAX`], one batch what a journal's frame takes.
 
+pub mod copies;
 mod folding;
 pub mod inspect;
 pub mod journal;
@@ -43,7 +45,6 @@ mod tests;
 mod tree;
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -51,7 +52,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use self::folding::Folding;
+use self::folding::{Folding, Slice};
 use self::journal::{Journal, JournalDirectory, JournalError, JournalFiles};
 use self::tree::{Fault, Tree};
 use crate::clock::SteadyMs;
@@ -59,9 +60,6 @@ use crate::ids::{ShardEpoch, ShardId};
 use crate::store::chunk::{ChunkId, ChunkIndex, Fold, Mask, PackedChunk, ReadChunks};
 use crate::store::codec::{Checkpoint, RECORD_BYTES_MAX};
 use crate::store::{Batch, Begun, ShardStore, StoreError, Stored, Tended};
-
-/// Longest wait of a new owner for the slice that the old one is writing.
-const TAKE_OVER_MAX: Duration = Duration::from_secs(5);
 
 /// How a local store spends memory and time.
 #[derive(Clone, Debug)]
@@ -72,6 +70,8 @@ pub struct LocalOptions {
     pub flush_every_ms: u64,
     /// Longest slice of folding; zero writes one chunk a slice.
     pub slice: Duration,
+    /// Longest wait of a new owner for the slice that the old one is writing.
+    pub take_over: Duration,
 }
 
 impl Default for LocalOptions {
@@ -80,6 +80,7 @@ impl Default for LocalOptions {
             cache_bytes: 32 * 1024 * 1024,
             flush_every_ms: 500,
             slice: Duration::from_millis(2),
+            take_over: Duration::from_secs(5),
         }
     }
 }
@@ -128,6 +129,19 @@ impl LocalHome {
 
     /// A store for a new owner of a shard. It opens what it needs when it begins.
     pub fn store(&self, shard: ShardId) -> LocalStore {
+        LocalStore {
+            home: self.home_of(shard),
+            owned: None,
+            _open: self.open.clone(),
+        }
+    }
+
+    /// How often an owner of a shard was refused because its epoch was over. Read without opening anything.
+    pub fn refusals(&self, shard: ShardId) -> Arc<AtomicU64> {
+        self.home_of(shard).refused.clone()
+    }
+
+    fn home_of(&self, shard: ShardId) -> Arc<ShardHome> {
         let mut shards = self.shards.lock();
         let home = shards.entry(shard).or_insert_with(|| {
             Arc::new(ShardHome {
@@ -136,14 +150,11 @@ impl LocalHome {
                 options: self.options.clone(),
                 open_journal: self.open_journal.clone(),
                 gate: EpochGate::default(),
+                refused: Arc::default(),
                 tree: Mutex::default(),
             })
         });
-        LocalStore {
-            home: home.clone(),
-            owned: None,
-            _open: self.open.clone(),
-        }
+        home.clone()
     }
 }
 
@@ -159,6 +170,8 @@ struct ShardHome {
     options: LocalOptions,
     open_journal: Arc<OpenJournal>,
     gate: EpochGate,
+    /// How often the gate has refused.
+    refused: Arc<AtomicU64>,
     /// Who holds this lock may write to the tree. `None` until it is opened, and again after an error: sled
     /// has to be opened anew then.
     tree: Mutex<Option<Arc<Tree>>>,
@@ -168,12 +181,8 @@ impl ShardHome {
     /// The shard's database, open and synced, once nobody writes to it any more.
     fn take_tree(&self) -> Result<Arc<Tree>, StoreError> {
         let path = self.path.join("wheel");
-        let Some(mut slot) = self.tree.try_lock_for(TAKE_OVER_MAX) else {
-            return Err(StoreError::Io {
-                doing: "take over from an owner that does not stop writing",
-                file: path,
-                source: io::ErrorKind::TimedOut.into(),
-            });
+        let Some(mut slot) = self.tree.try_lock_for(self.options.take_over) else {
+            return Err(StoreError::Held { file: path });
         };
         let tree = match &*slot {
             Some(tree) => tree.clone(),
@@ -240,7 +249,14 @@ impl LocalStore {
     ) -> Result<T, StoreError> {
         let checked = self.home.gate.check(epoch);
         let owned = self.owned.as_mut().ok_or(StoreError::Poisoned);
-        let done = checked.and_then(|()| act(owned?, &self.home));
+        let mut done = checked.and_then(|()| act(owned?, &self.home));
+        if done.is_err() {
+            // Whatever a zombie has met, first of all it was too late.
+            done = self.home.gate.check(epoch).and(done);
+        }
+        if matches!(done, Err(StoreError::StaleEpoch { .. })) {
+            self.home.refused.fetch_add(1, Ordering::Relaxed);
+        }
         if !matches!(done, Ok(_) | Err(StoreError::TooLarge { .. })) {
             self.owned = None;
         }
@@ -404,8 +420,9 @@ impl Owned {
             })?;
         stop_for(missed)?;
         // A newer owner may have begun by now, whose entries are no business of this one's.
-        let Some(mut slot) = home.tree.try_lock_for(TAKE_OVER_MAX) else {
-            return Err(StoreError::Poisoned);
+        let Some(mut slot) = home.tree.try_lock_for(home.options.take_over) else {
+            let file = home.path.join("wheel");
+            return Err(StoreError::Held { file });
         };
         home.gate.check(self.epoch)?;
         let removed = (left_behind.iter())
@@ -436,12 +453,14 @@ impl Owned {
             return Ok(Tended::More);
         };
         home.gate.check(self.epoch)?;
-        let is_through = folding
+        let slice = folding
             .advance(&self.tree, home, bytes_min)
             .inspect_err(|_| *slot = None)?;
         drop(slot);
-        if !is_through {
-            return Ok(Tended::More);
+        match slice {
+            Slice::Through => {}
+            Slice::More => return Ok(Tended::More),
+            Slice::Waits => return Ok(Tended::Waits),
         }
         let (checkpoint, folded) = self.folding.take().map(Folding::end).unwrap_or_default();
         self.checkpoint = checkpoint;

@@ -543,7 +543,7 @@ fn a_new_owner_waits_for_the_slice_that_is_being_written() {
     );
     drop(slice);
     assert_eq!(
-        told.recv_timeout(TAKE_OVER_MAX).unwrap().unwrap(),
+        told.recv_timeout(home.options.take_over).unwrap().unwrap(),
         ShardEpoch(2)
     );
     begin.join().unwrap().unwrap();
@@ -707,5 +707,29 @@ fn what_a_fold_costs() {
         cold / reads as u32,
         warm / reads as u32
     );
-    std::io::Write::write_all(&mut io::stderr(), out.as_bytes()).unwrap();
+    std::io::Write::write_all(&mut std::io::stderr(), out.as_bytes()).unwrap();
+}
+
+#[test]
+fn an_owner_that_hangs_in_a_slice_holds_the_store_and_one_that_wakes_is_refused_and_counted() {
+    let data = tempfile::tempdir().unwrap();
+    let options = LocalOptions {
+        take_over: Duration::from_millis(20),
+        ..LocalOptions::default()
+    };
+    let (home, shard) = (LocalHome::new(data.path(), options), ShardId(0));
+    let mut old = home.store(shard);
+    let begun = old.begin().unwrap();
+    old.recover(&mut |_| {}).unwrap();
+    let slice = old.home.clone();
+    let slice = slice.tree.lock();
+    let held = home.store(shard).begin();
+    assert!(matches!(held, Err(StoreError::Held { .. })), "{held:?}");
+    drop(slice);
+    let mut new = home.store(shard);
+    assert!(new.begin().unwrap().epoch > begun.epoch);
+    assert_eq!(home.refusals(shard).load(Ordering::Relaxed), 0);
+    let refused = old.commit(begun.epoch, &Batch::new(SteadyMs(0)));
+    assert!(matches!(refused, Err(StoreError::StaleEpoch { .. })));
+    assert_eq!(home.refusals(shard).load(Ordering::Relaxed), 1);
 }

@@ -1,6 +1,6 @@
 //! How memory, disk and lateness went over the run, and what that says.
 //!
-//! What a shard commits is gathered up to 32 MiB and then folded, and on the disk a fold writes before it removes: both
+//! What a shard commits is gathered up to 16 MiB and then folded, and on the disk a fold writes before it removes: both
 //! go like a saw. A straight line through a saw depends on where it is cut off, so it is bounded generously, and the
 //! highest teeth are compared beside it. The bound is a tenth and 32 MiB. What would grow if nothing were ever given
 //! back, in a third of half an hour at 1 160 tasks a second, is 130 MB of disk and 45 MB of index.

@@ -600,7 +600,7 @@ pub fn folding() -> CoreOptions {
 }
 
 /// A core with all that a disk holds.
-fn recovered(
+pub fn recovered(
     mem: &MemDisk,
     options: &CoreOptions,
     book: Arc<TopicBook>,

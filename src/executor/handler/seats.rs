@@ -1,0 +1,503 @@
+//! Seats: the threads that handlers run on, and what keeps their number up when handlers do not give them back.
+//!
+//! A handler may block its thread, for seconds or for good, and no thread can be killed. So nothing is bound to a
+//! thread: what is ready stands in one queue, and any seat takes the next. One thread more, the watch, looks every ten
+//! milliseconds who still sits where it sat the last time:
+//!
+//! ```text
+//!  queue  c9 c8 c7 ──▶ seat 1 [c6]          a poll of microseconds
+//!                      seat 2 [c2 ██████]   held: the same call at two looks; seat 4 stands in for it
+//!                      seat 3 [c1 ██████]   abandoned: its report has been sent, and it still is not back
+//!                      seat 4 [c5]
+//! ```
+//!
+//! So a held seat costs the others one look, not its whole time. A seat that comes back finds its place taken, and its
+//! thread ends. Seats of blocking handlers are held by design: for them only an abandoned one is stood in for.
+//!
+//! The watch also keeps the calls' time: for each it has the next instant at which something is to be done (given
+//! back if it has not begun, told to stop, cut off). Time limits follow the engine's clock; how long a thread is held
+//! is read off the machine's, whatever a test's clock says.
+//!
+//! Cost: two locks of a microsecond's part each per poll; a thread that wakes a hundred times a second while seats are
+//! taken, ten times while calls wait, once when there are none. Limits: `wanted + stand_ins` threads. When each of them
+//! is abandoned, calls are given back at once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::runtime::Handle;
+
+use super::call::{Call, Order, Ran, Turn, Work};
+use super::{SeatsStatus, Stuck};
+use crate::clock::{Clock, DurationMs, MonoMs};
+use crate::ids::TaskId;
+
+/// From look to look while seats are taken.
+const LOOK: Duration = Duration::from_millis(10);
+/// While calls wait or hold their seats; and how soon a cancel is noticed.
+const LONG_LOOK: Duration = Duration::from_millis(100);
+/// While there is nothing to look at.
+const REST: Duration = Duration::from_secs(1);
+/// At so many looks on the same call a seat is held.
+const LOOKS_HELD: u8 = 2;
+/// A seat without work leaves after this.
+const IDLE_KEPT: Duration = Duration::from_secs(10);
+/// So many stay all the same.
+const IDLE_SEATS: usize = 2;
+
+/// What handlers' threads are there for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// For futures, which come back soon each time.
+    Async,
+    /// For calls that take a thread for as long as they last.
+    Blocking,
+}
+
+/// Seats of one kind. See the module's header.
+pub(super) struct Seats {
+    kind: Kind,
+    /// So many calls at a time.
+    wanted: usize,
+    /// Threads in all, those included that are stood in for.
+    most: usize,
+    clock: Clock,
+    /// Timers and sockets of the futures, and what handlers spawn.
+    runtime: Handle,
+    state: Mutex<State>,
+    /// Where seats without work wait.
+    work: Condvar,
+    /// Where the watch waits.
+    watch: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Arc<Call>>,
+    /// All calls that owe a report, by the instant at which the watch has to do something.
+    calls: BTreeMap<(MonoMs, u64), Arc<Call>>,
+    next_call: u64,
+    seats: BTreeMap<u64, Seat>,
+    next_seat: u64,
+    /// Seats that wait for work, or are about to look for it.
+    idle: usize,
+    /// Seats that others stand in for.
+    away: usize,
+    /// The watch will not look for a while, unless it is rung.
+    watch_rests: bool,
+    /// A thread could not be made; said once.
+    short_of_threads: bool,
+    closed: bool,
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Seat {
+    on: Option<Arc<Call>>,
+    looks: u8,
+    held: bool,
+    abandoned: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    abandoned: u64,
+    late: u64,
+    panics: u64,
+    given_back: u64,
+}
+
+impl State {
+    fn regular(&self) -> usize {
+        self.seats.len() - self.away
+    }
+
+    fn abandoned(&self) -> usize {
+        self.seats.values().filter(|seat| seat.abandoned).count()
+    }
+
+    fn leave(&mut self, number: u64, kind: Kind) {
+        if let Some(seat) = self.seats.remove(&number) {
+            self.away -= usize::from(seat.is_away(kind));
+        }
+    }
+
+    /// The seat has its thread back, and what became of the call is written down.
+    fn came_back(&mut self, number: u64, call: Arc<Call>, ran: Ran, kind: Kind) {
+        if let Some(seat) = self.seats.get_mut(&number) {
+            let was_away = seat.is_away(kind);
+            *seat = Seat::default();
+            self.away -= usize::from(was_away);
+        }
+        match ran {
+            Ran::Waits => {}
+            Ran::Again => self.queue.push_back(call),
+            Ran::Over { panicked, late } => {
+                self.calls.remove(&call.watch_key());
+                self.counts.panics += u64::from(panicked);
+                self.counts.late += u64::from(late);
+            }
+        }
+    }
+}
+
+impl Seat {
+    /// Whether another seat may stand in for it.
+    fn is_away(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Async => self.held,
+            Kind::Blocking => self.abandoned,
+        }
+    }
+}
+
+impl Seats {
+    /// Seats for `wanted` calls at a time, and for so many more when threads do not come back. They come when they are
+    /// needed.
+    pub fn start(
+        kind: Kind,
+        wanted: usize,
+        stand_ins: usize,
+        clock: &Clock,
+        runtime: Handle,
+    ) -> io::Result<Arc<Self>> {
+        let seats = Arc::new(Self {
+            kind,
+            wanted,
+            most: wanted + stand_ins,
+            clock: clock.clone(),
+            runtime,
+            state: Mutex::default(),
+            work: Condvar::new(),
+            watch: Condvar::new(),
+        });
+        let watch = Arc::clone(&seats);
+        std::thread::Builder::new()
+            .name("handler-watch".to_owned())
+            .spawn(move || watch.watch())?;
+        let moved = Arc::downgrade(&seats);
+        clock.on_move(move || {
+            if let Some(seats) = moved.upgrade() {
+                seats.ring(&mut seats.state.lock());
+            }
+        });
+        Ok(seats)
+    }
+
+    /// Queues a call. A report that can't be worked off is sent at once: the attempt was not begun.
+    pub fn take(self: &Arc<Self>, order: Order, now: MonoMs) {
+        // With less than half of its time left it had better not begin: given back, it has all of it again.
+        let time_left = order.task.deadline.since(now);
+        let begin_by = now.after(DurationMs(time_left.0.div_ceil(2)));
+        let mut state = self.state.lock();
+        if state.closed || (state.away == self.most && state.abandoned() == self.most) {
+            state.counts.given_back += 1;
+            drop(state);
+            return drop(order);
+        }
+        let number = state.next_call;
+        state.next_call += 1;
+        let call = Arc::new(Call::new(number, order, begin_by, Arc::downgrade(self)));
+        state.calls.insert((begin_by, number), Arc::clone(&call));
+        self.queue(&mut state, call);
+    }
+
+    /// Queues a call that was woken.
+    pub fn queue_again(&self, call: Arc<Call>) {
+        self.queue(&mut self.state.lock(), call);
+    }
+
+    fn queue(&self, state: &mut MutexGuard<'_, State>, call: Arc<Call>) {
+        state.queue.push_back(call);
+        if state.idle > 0 {
+            self.work.notify_one();
+        }
+        let wants_a_seat = state.queue.len() > state.idle
+            && state.regular() < self.wanted
+            && state.seats.len() < self.most;
+        if state.watch_rests || wants_a_seat {
+            self.ring(state);
+        }
+    }
+
+    fn ring(&self, state: &mut MutexGuard<'_, State>) {
+        state.watch_rests = false;
+        self.watch.notify_one();
+    }
+
+    /// Nothing is taken any more, and what runs is cut off: futures are dropped, who blocks is left behind.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        let calls = std::mem::take(&mut state.calls);
+        drop(state);
+        for call in calls.into_values() {
+            // What was not begun is taken off the queue with this.
+            let _ = call.turn(MonoMs(i64::MIN));
+            call.stop();
+        }
+        self.work.notify_all();
+        self.watch.notify_one();
+    }
+
+    pub fn status(&self) -> SeatsStatus {
+        let state = self.state.lock();
+        let stuck = state.seats.values().filter(|seat| seat.abandoned);
+        let stuck = stuck.filter_map(|seat| seat.on.as_ref());
+        SeatsStatus {
+            threads: state.seats.len(),
+            threads_max: self.most,
+            busy: state
+                .seats
+                .values()
+                .filter(|seat| seat.on.is_some())
+                .count(),
+            queued: state.queue.len(),
+            calls: state.calls.len(),
+            held: state.seats.values().filter(|seat| seat.held).count(),
+            abandoned: stuck
+                .map(|call| Stuck {
+                    handler: call.handler.clone(),
+                    task: call.task,
+                })
+                .collect(),
+            stand_ins_max: self.most - self.wanted,
+            abandoned_since_start: state.counts.abandoned,
+            late_since_start: state.counts.late,
+            panics_since_start: state.counts.panics,
+            given_back_since_start: state.counts.given_back,
+        }
+    }
+
+    // ------------------------------------------------------------ a seat
+
+    fn sit(&self, number: u64) {
+        let _on_runtime = self.runtime.enter();
+        let _leaves = Leaves {
+            seats: self,
+            number,
+        };
+        self.state.lock().idle -= 1;
+        let mut done = None;
+        while let Some((call, work)) = self.next(number, done) {
+            let ran = call.run(work);
+            done = Some((call, ran));
+        }
+    }
+
+    /// What the seat does next; `None` when it is to leave.
+    fn next(&self, number: u64, done: Option<(Arc<Call>, Ran)>) -> Option<(Arc<Call>, Work)> {
+        let mut state = self.state.lock();
+        if let Some((call, ran)) = done {
+            state.came_back(number, call, ran, self.kind);
+            if state.regular() > self.wanted {
+                // At once, that no other seat takes itself for the one too many.
+                state.leave(number, self.kind);
+                return None;
+            }
+        }
+        loop {
+            while let Some(call) = state.queue.pop_front() {
+                let Some(work) = call.take_up() else { continue };
+                if let Some(seat) = state.seats.get_mut(&number) {
+                    seat.on = Some(Arc::clone(&call));
+                }
+                if state.watch_rests {
+                    self.ring(&mut state);
+                }
+                return Some((call, work));
+            }
+            if state.closed {
+                return None;
+            }
+            state.idle += 1;
+            let waited = self.work.wait_for(&mut state, IDLE_KEPT);
+            state.idle -= 1;
+            if waited.timed_out() && state.queue.is_empty() && state.regular() > IDLE_SEATS {
+                return None;
+            }
+        }
+    }
+
+    // ------------------------------------------------------------ the watch
+
+    fn watch(self: &Arc<Self>) {
+        let (mut last_look, mut last_long_look) = (Instant::now(), Instant::now());
+        let mut due = Due::default();
+        loop {
+            let now = self.clock.now().mono;
+            let mut state = self.state.lock();
+            if state.closed {
+                return;
+            }
+            self.keep_time(&mut state, now, &mut due);
+            if last_look.elapsed() >= LOOK {
+                last_look = Instant::now();
+                self.look(&mut state, &mut due);
+            }
+            if last_long_look.elapsed() >= LONG_LOOK {
+                last_long_look = Instant::now();
+                self.look_for_cancels(&mut state, now);
+            }
+            let hired = self.hire(&mut state);
+            if due.is_empty() && hired.is_empty() {
+                let wait = self.until_next(&state, now);
+                state.watch_rests = wait > LOOK;
+                self.watch.wait_for(&mut state, wait);
+                state.watch_rests = false;
+                continue;
+            }
+            drop(state);
+            due.act();
+            self.seat(hired);
+        }
+    }
+
+    /// Calls whose instant has come.
+    fn keep_time(&self, state: &mut State, now: MonoMs, due: &mut Due) {
+        let mut given_back = 0;
+        while let Some(first) = state.calls.first_entry()
+            && first.key().0 <= now
+        {
+            let call = first.remove();
+            match call.turn(now) {
+                Turn::LookAgain => {}
+                Turn::Tell => due.tell.push(Arc::clone(&call)),
+                over @ (Turn::GiveBack | Turn::Stop) => {
+                    given_back += u64::from(matches!(over, Turn::GiveBack));
+                    due.stop.push(call);
+                    continue;
+                }
+            }
+            state.calls.insert(call.watch_key(), call);
+        }
+        if given_back > 0 {
+            state.counts.given_back += given_back;
+            state.queue.retain(|call| !call.is_over());
+        }
+    }
+
+    /// Who still sits where it sat at the last look.
+    fn look(&self, state: &mut State, due: &mut Due) {
+        for seat in state.seats.values_mut() {
+            let Some(call) = &seat.on else { continue };
+            let was_away = seat.is_away(self.kind);
+            seat.looks = seat.looks.saturating_add(1);
+            seat.held = seat.looks >= LOOKS_HELD;
+            if seat.held && !seat.abandoned && call.is_reported() {
+                seat.abandoned = true;
+                state.counts.abandoned += 1;
+                due.abandoned.push((call.handler.clone(), call.task));
+            }
+            state.away += usize::from(!was_away && seat.is_away(self.kind));
+        }
+    }
+
+    /// Whose task was cancelled.
+    fn look_for_cancels(&self, state: &mut State, now: MonoMs) {
+        let cancelled: Vec<_> = state
+            .calls
+            .iter()
+            .filter(|(_, call)| call.is_newly_cancelled())
+            .map(|(key, _)| *key)
+            .collect();
+        for key in cancelled {
+            if let Some(call) = state.calls.remove(&key) {
+                call.note_cancel(now);
+                state.calls.insert(call.watch_key(), call);
+            }
+        }
+    }
+
+    /// Makes room for seats that are missing, and gives their numbers.
+    fn hire(&self, state: &mut State) -> Vec<u64> {
+        let waiting = state.queue.len().saturating_sub(state.idle);
+        let missing = waiting
+            .min(self.wanted.saturating_sub(state.regular()))
+            .min(self.most.saturating_sub(state.seats.len()));
+        let first = state.next_seat;
+        state.next_seat += missing as u64;
+        let hired: Vec<u64> = (first..state.next_seat).collect();
+        for number in &hired {
+            state.seats.insert(*number, Seat::default());
+            state.idle += 1;
+        }
+        hired
+    }
+
+    fn seat(self: &Arc<Self>, hired: Vec<u64>) {
+        let name = match self.kind {
+            Kind::Async => "handler",
+            Kind::Blocking => "handler-block",
+        };
+        for number in hired {
+            let seats = Arc::clone(self);
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            let made = thread.spawn(move || seats.sit(number));
+            let mut state = self.state.lock();
+            let was_short = std::mem::replace(&mut state.short_of_threads, made.is_err());
+            let Err(error) = made else { continue };
+            state.seats.remove(&number);
+            state.idle -= 1;
+            // What waits is given back when its time to begin is over; until then the next look tries again.
+            self.watch.wait_for(&mut state, LOOK);
+            drop(state);
+            if !was_short {
+                tracing::error!(%error, "a thread for handlers could not be made");
+            }
+        }
+    }
+
+    fn until_next(&self, state: &State, now: MonoMs) -> Duration {
+        let is_new = |seat: &Seat| seat.on.is_some() && seat.looks < LOOKS_HELD;
+        let look = if state.seats.values().any(is_new) || !state.queue.is_empty() {
+            LOOK
+        } else if state.calls.is_empty() && state.seats.values().all(|seat| seat.on.is_none()) {
+            REST
+        } else {
+            LONG_LOOK
+        };
+        match state.calls.first_key_value() {
+            Some(((at, _), _)) if self.clock.runs_by_itself() => look.min(at.since(now).to_std()),
+            _ => look,
+        }
+    }
+}
+
+/// The seat's place, given up however its thread ends.
+struct Leaves<'a> {
+    seats: &'a Seats,
+    number: u64,
+}
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        let seats = self.seats;
+        seats.state.lock().leave(self.number, seats.kind);
+    }
+}
+
+/// What the watch has found, to be done without the lock: reports and tokens call elsewhere.
+#[derive(Default)]
+struct Due {
+    tell: Vec<Arc<Call>>,
+    stop: Vec<Arc<Call>>,
+    abandoned: Vec<(String, TaskId)>,
+}
+
+impl Due {
+    fn is_empty(&self) -> bool {
+        self.tell.is_empty() && self.stop.is_empty() && self.abandoned.is_empty()
+    }
+
+    fn act(&mut self) {
+        self.tell.drain(..).for_each(|call| call.tell());
+        self.stop.drain(..).for_each(|call| call.stop());
+        for (handler, task) in self.abandoned.drain(..) {
+            tracing::warn!(handler, %task, "a handler has not come back; its thread is left behind");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Reading a journal when it is opened: which segments count, how far each is good, and whether a bad end is torn or rotten.
+
+use std::io;
+
+use super::files::{JournalFiles, SegmentId};
+use super::frame::{Decoded, Kind, Opening, u64_at, witness};
+use super::{
+    Frame, Journal, JournalError, OPENING_BYTES, SEGMENT_BYTES_MAX, Segment, State, Unwitnessed,
+    corrupt,
+};
+
+impl Journal {
+    /// Reads one segment up to its seal or, if it has none yet, as far as it is good. Returns where it is torn.
+    pub(super) fn replay(
+        &mut self,
+        opening: &Opening,
+        next: Option<&Opening>,
+        after: u64,
+        visit: &mut dyn FnMut(Frame) -> Result<(), String>,
+    ) -> Result<Option<(SegmentId, u64)>, JournalError> {
+        let id = opening.id;
+        let seal = next.and_then(|next| next.previous).map(|(_, seal)| seal);
+        let bytes = self.read(id, seal.unwrap_or(SEGMENT_BYTES_MAX))?;
+        let mut at = OPENING_BYTES as usize;
+        let mut witnessed = 0;
+        let mut torn = None;
+        while seal != Some(at as u64) {
+            let expected = self.last_sequence + 1;
+            let rest = bytes.get(at..).unwrap_or_default();
+            let found = Decoded::read(rest, id).and_then(|found| {
+                let header = &found.header;
+                let in_order = header.kind == Kind::Changes
+                    && header.epoch == opening.epoch
+                    && header.sequence == expected;
+                in_order.then_some(found).ok_or("a frame out of order")
+            });
+            match found {
+                Ok(found) => {
+                    if expected > after {
+                        let frame = Frame {
+                            epoch: opening.epoch,
+                            sequence: expected,
+                            payload: found.payload.to_vec(),
+                        };
+                        visit(frame).map_err(|why| self.corrupt(id, at as u64, why))?;
+                    }
+                    // A segment's first frame shares its sync with the opening, so it is no witness of it.
+                    if expected > opening.after + 1 {
+                        witnessed = at;
+                    }
+                    at += found.bytes;
+                    self.last_sequence = expected;
+                }
+                Err(why) if seal.is_some() || expected <= after || witness(rest, id, expected) => {
+                    return Err(self.corrupt(id, at as u64, why));
+                }
+                Err(_) => {
+                    torn = self.torn_behind(rest, id)?.then_some((id, at as u64));
+                    break;
+                }
+            }
+        }
+        if let Some(next) = next
+            && next.after != self.last_sequence
+        {
+            return Err(self.corrupt(next.id, 0, "does not go on where its predecessor ends"));
+        }
+        self.segments.push_back(Segment {
+            id,
+            after: opening.after,
+            end: at as u64,
+        });
+        if next.is_none() {
+            self.state = State::Replayed(Some(Unwitnessed {
+                id,
+                offset: witnessed as u64,
+                bytes: bytes[witnessed..at].to_vec(),
+            }));
+        }
+        Ok(torn)
+    }
+
+    /// Whether something stands behind the last frame of the last segment that is neither zeros nor a footnote.
+    fn torn_behind(&self, rest: &[u8], id: SegmentId) -> Result<bool, JournalError> {
+        let mut rest = rest;
+        if let Ok(found) = Decoded::read(rest, id)
+            && found.header.kind == Kind::Footnote
+            && found.header.sequence == self.last_sequence
+        {
+            let next = SegmentId(u64_at(found.payload, 0));
+            if next.0 != 0 {
+                let why = format!(
+                    "it is missing or was never begun, yet {id} says that it goes on there"
+                );
+                return Err(self.corrupt(next, 0, why));
+            }
+            rest = &rest[found.bytes..];
+        }
+        Ok(rest.iter().any(|byte| *byte != 0))
+    }
+
+    /// Makes sure that a segment without an opening was never begun. Returns where it is torn.
+    pub(super) fn pass_over(
+        &self,
+        id: SegmentId,
+    ) -> Result<Option<(SegmentId, u64)>, JournalError> {
+        let bytes = self.read(id, SEGMENT_BYTES_MAX)?;
+        // It was begun if a second frame is there, for that was written after the opening was synced.
+        if witness(&bytes, id, self.last_sequence + 1) {
+            return Err(self.corrupt(id, 0, "its opening is bad, yet it holds frames"));
+        }
+        Ok(bytes.iter().any(|byte| *byte != 0).then_some((id, 0)))
+    }
+}
+
+/// The segments that count, oldest first: from the last one that was begun back to the one that holds `after`.
+/// What is not named by a successor (a zombie's, or one never begun) is not among them.
+pub(super) fn chain_of(
+    files: &dyn JournalFiles,
+    ids: &[SegmentId],
+    after: u64,
+) -> Result<Vec<Opening>, JournalError> {
+    let mut chain = Vec::new();
+    for id in ids.iter().rev() {
+        if let Ok(head) = Opening::read(files, *id)? {
+            chain.push(head);
+            break;
+        }
+    }
+    if chain.is_empty() && after > 0 {
+        let why = format!("the journal is gone, though a checkpoint at {after} was made of it");
+        return Err(corrupt(files, SegmentId(1), 0, why));
+    }
+    while let Some(oldest) = chain.last().filter(|oldest| oldest.after > after) {
+        let before = oldest.previous.filter(|(id, _)| *id < oldest.id);
+        let Some((id, _)) = before else {
+            return Err(corrupt(files, oldest.id, 0, "its predecessor is not named"));
+        };
+        let read = Opening::read(files, id).map_err(|error| match error {
+            JournalError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                let why = format!("it is missing, and what came after {after} stands in it");
+                corrupt(files, id, 0, why)
+            }
+            error => error,
+        });
+        match read? {
+            Ok(opening) => chain.push(opening),
+            Err(why) => return Err(corrupt(files, id, 0, why)),
+        }
+    }
+    chain.reverse();
+    Ok(chain)
+}
