@@ -20,7 +20,7 @@
 //!
 //! A timeout leaves open whether the work was done, or even goes on: a task that must not run twice asks for
 //! `at_most_once`. What can't be survived is Rust's own limit: a destructor that panics while a panic unwinds ends
-//! the process. How threads are kept: [`seats`].
+//! the process. How threads are kept: `seats`.
 //!
 //! Timers, sockets and `tokio::spawn` work in handlers: they belong to a runtime of the handlers' own. A task that a
 //! handler spawns there is its own business and must not block.

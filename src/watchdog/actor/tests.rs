@@ -421,7 +421,9 @@ fn a_silent_child_is_shown_as_stuck_but_not_for_the_watchdogs_own_absence() {
     // The whole process stood still: no verdict on anybody.
     clock.advance(DurationMs::secs(3600));
     assert_eq!(shown(&watchdog), Some(Verdict::Live));
-    // The watchdog looks on while the child says nothing.
+    // The watchdog looks on while the child says nothing, and does not hear that it is to leave.
+    let (_release, until) = mpsc::channel();
+    post.order(Order::Hang(until));
     let mut seen = Vec::new();
     for _ in 0..40 {
         clock.advance(DurationMs(200));

@@ -202,7 +202,7 @@ fn due_tasks_and_free_slots_without_a_start_are_no_progress() {
 #[test]
 fn one_that_is_not_there_does_not_stand_in_the_way_of_those_behind_it() {
     let mut bare = Bare::new(DwellAction::Alert);
-    let gone = TaskId::with_tail(Slot::of_hash(1), START, 1);
+    let gone = TaskId::with_tail(Slot::of_hash(99), START, 99);
     bare.core.slots.wait(&topic("stuck"), 0, gone);
     bare.create(push_now(), Timeouts::default());
     bare.pass(1);
