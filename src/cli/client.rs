@@ -349,11 +349,16 @@ impl Client {
         Received::of(&request.what, response).await
     }
 
-    fn unanswered(&self, what: &str, error: reqwest::Error) -> Failure {
+    /// Where it asks. An address may carry a password; a message must not.
+    pub(super) fn shown_address(&self) -> String {
         let mut base = self.base.clone();
-        // An address may carry a password; a message must not. Neither call fails on an http address.
+        // Neither call fails on an http address.
         let _ = base.set_password(None).and_then(|()| base.set_username(""));
-        let base = base.as_str().trim_end_matches('/');
+        base.as_str().trim_end_matches('/').to_owned()
+    }
+
+    fn unanswered(&self, what: &str, error: reqwest::Error) -> Failure {
+        let base = self.shown_address();
         let mut cause: &dyn std::error::Error = &error;
         while let Some(deeper) = cause.source() {
             cause = deeper;

@@ -20,6 +20,7 @@ mod render;
 pub mod serve;
 mod store;
 mod task;
+mod top;
 mod topic;
 
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -76,6 +77,9 @@ enum Command {
         after_help = "Example:\n  duetime store backup --data ./data /var/backups/duetime/monday"
     )]
     Store(store::Args),
+    /// Watch the parts of a running service: their pulses, restarts and faults, and what each shard holds
+    #[command(after_help = "Example:\n  duetime top\n\nq or Ctrl-C leaves.")]
+    Top(top::Args),
     /// See it work: tasks that fire, retry and are cancelled, on a service of its own
     #[command(after_help = "Example:\n  duetime demo")]
     Demo(demo::Args),
@@ -137,6 +141,7 @@ fn execute(command: Command, out: &mut Out<'_>) -> Result<(), Failure> {
         Command::Task(args) => task::run(*args, out),
         Command::Topic(args) => topic::run(args, out),
         Command::Store(args) => store::run(args, out),
+        Command::Top(args) => top::run(args, out),
         Command::Completions { shell } => {
             // Generated in memory first: the generator takes a closed pipe for a bug.
             let mut script = Vec::new();
@@ -227,6 +232,14 @@ impl Failure {
             *next = Some(advice.into());
         }
         self
+    }
+
+    /// What could not be done.
+    fn words(&self) -> String {
+        match &*self.0 {
+            Kind::Told { what, .. } => what.clone(),
+            Kind::ReaderGone => String::from("nobody reads any more"),
+        }
     }
 
     /// Adds the service's own words.
@@ -354,6 +367,7 @@ mod tests {
             "serve",
             "task",
             "topic",
+            "top",
             "completions",
             "demo",
             "bench",

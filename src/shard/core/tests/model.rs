@@ -19,8 +19,7 @@
 //! **What is a move.** A step ends where the actor's does: with a batch out. That the store takes it, and that the actor
 //! hears of it, are moves of their own, so a death or a successor comes between any two of them. A replaced owner is a
 //! zombie: its thread goes on from wherever it was held, commits what it had out, and tells whoever waits for it. It
-//! starts nothing any more, since it looks at its kill switch first. (That look and the start are one move here; in
-//! the actor they are two instructions apart.)
+//! starts nothing any more: it looks at its kill switch first, and what it launches all the same is born cancelled.
 //!
 //! **What is not.** Two questions in one step (the random simulation has them); lost or repeated messages, but for those
 //! that a death swallows; chunks and folds, notes and keys, topics and pauses, snoozes, total time; several shards, as
