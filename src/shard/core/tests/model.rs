@@ -21,9 +21,9 @@
 //! zombie: its thread goes on from wherever it was held, commits what it had out, and tells whoever waits for it. It
 //! starts nothing any more: it looks at its kill switch first, and what it launches all the same is born cancelled.
 //!
-//! **What is not.** Two questions in one step (the random simulation has them); lost or repeated messages, but for those
-//! that a death swallows; chunks and folds, notes and keys, topics and pauses, snoozes, total time; several shards, as
-//! they share nothing; a disk that lies (see `tests/torn`). Retention never ends, so nothing is forgotten. Times that
+//! **What is not.** Two questions in one step; lost or repeated messages, but for those that a death swallows; chunks
+//! and folds, notes and keys, topics and pauses, snoozes, total time (the random simulation has all of these); several
+//! shards, as they share nothing; a disk that lies (see `tests/torn`). Retention never ends, so nothing is forgotten. Times that
 //! nobody looks at are left out of what makes two states equal: [`owner::Known`] says which.
 //!
 //! **That it can end** is checked where time is used up: from each such state everything goes well, and every task that
@@ -33,7 +33,7 @@
 //! found, and its shortest counterexample is printed (`cargo test model -- --nocapture`).
 //!
 //! **What it takes**, in a debug build: seven games with 25 700 states and 46 100 moves, and eleven counterexamples, all in
-//! 25 s of processor time; about 14 s on 2 cores.
+//! 25 s of processor time, which two cores share.
 
 mod owner;
 mod world;
