@@ -10,8 +10,9 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use duetime::clock::{Clock, DurationMs, Now, WallMs};
 use duetime::executor::handler::{Handler, HandlerCall, HandlerLimits, Handlers, handler};
-use duetime::executor::{AttemptReport, ReportSink, RunAttempt, Work};
+use duetime::executor::{AttemptReport, OwedReport, ReportSink, RunAttempt, Work};
 use duetime::ids::{AttemptNumber, AttemptToken, Slot, TaskId};
+use duetime::task::outcome::Outcome;
 use duetime::task::spec::TopicName;
 use parking_lot::{Condvar, Mutex};
 use tokio_util::sync::CancellationToken;
@@ -26,14 +27,6 @@ struct Counter {
 }
 
 impl Counter {
-    fn add(&self) {
-        let mut count = self.count.lock();
-        *count += 1;
-        if *count == CALLS {
-            self.all.notify_one();
-        }
-    }
-
     fn wait_for_all(&self) {
         let mut count = self.count.lock();
         while *count < CALLS {
@@ -49,7 +42,11 @@ impl ReportSink for Counter {
 
     fn ended(&self, report: AttemptReport) {
         black_box(report);
-        self.add();
+        let mut count = self.count.lock();
+        *count += 1;
+        if *count == CALLS {
+            self.all.notify_one();
+        }
     }
 }
 
@@ -131,15 +128,18 @@ fn runs(c: &mut Criterion) {
         b.iter(|| {
             for n in 0..CALLS {
                 let attempt = attempt(n, "once", &topic, &clock);
-                let (counter, cancel) = (Arc::clone(&counter), attempt.cancel.clone());
+                let mut owed = OwedReport::new(&attempt, sink.clone(), clock.clone());
+                let soft = attempt.cancel.child_token();
+                owed.start();
                 runtime.spawn(async move {
-                    let running = tokio::spawn(async move { black_box(attempt) });
+                    let cancel = attempt.cancel.clone();
+                    let running = tokio::spawn(async move { black_box((attempt, soft)) });
                     tokio::select! {
                         ended = running => drop(black_box(ended)),
                         () = cancel.cancelled() => {}
                         () = tokio::time::sleep(Duration::from_secs(3600)) => {}
                     }
-                    counter.add();
+                    owed.settle(Outcome::TimedOut);
                 });
             }
             counter.wait_for_all();

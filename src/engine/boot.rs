@@ -74,6 +74,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         executors: Arc::new(Executors::new(handlers, reports, clock.clone())),
         desk: Arc::new(PullDesk::default()),
         wakes: Arc::new(WakeBoard::new(dir.shards())),
+        attempts: Arc::default(),
     };
     let registry = Arc::new(Seat::default());
     let registry_files = files.clone();
@@ -99,7 +100,10 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
             book: Arc::clone(&book),
             clock: clock.clone(),
             router: Arc::clone(&router),
-            outlets: outlets.clone(),
+            outlets: Outlets {
+                attempts: Arc::default(),
+                ..outlets.clone()
+            },
         };
         ChildSpec::new(shard_child(shard), move |child| parts.start(child))
             .excused_while(short_of_space(&disk))
@@ -202,7 +206,8 @@ impl ShardParts {
         let shard = self.shard;
         let store = Box::new(self.home.store(shard));
         let core = |now| ShardCore::new(shard, self.core.clone(), self.book.read().clone(), now);
-        let recovered = ShardActor::recover(core, store, &self.clock, &child.pulse);
+        let attempts = &self.outlets.attempts;
+        let recovered = ShardActor::recover(core, store, &self.clock, attempts, &child.pulse);
         let recovered = recovered.map_err(fault_of)?;
         let epoch = recovered.2;
         tracing::info!(shard = %shard, %epoch, tasks = recovered.0.tasks(), "shard recovered");

@@ -14,18 +14,18 @@
 //! are shut once its kill switch is thrown. The same switch cancels what it had launched, and what it launches after
 //! that is born cancelled and not begun. Those who wait for its answers are told by the router.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
-use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Now};
 use crate::executor::Executors;
 use crate::executor::pull::PullDesk;
 use crate::failpoints;
-use crate::ids::{ShardEpoch, ShardId, TaskId};
+use crate::ids::{ShardEpoch, ShardId};
+use crate::shard::attempts::Attempts;
 use crate::shard::committer::{Broken, Committer, CommitterGone, Done};
 use crate::shard::core::{Effect, ShardCore};
 use crate::shard::launch::attempt_of;
@@ -54,6 +54,8 @@ pub struct Outlets {
     pub desk: Arc<PullDesk>,
     /// Tells the scheduler when to come back.
     pub wakes: Arc<WakeBoard>,
+    /// The shard's attempts that run.
+    pub attempts: Arc<Attempts>,
 }
 
 /// It is now. Sent by the scheduler.
@@ -132,9 +134,6 @@ pub struct ShardActor {
     epoch: ShardEpoch,
     gathered: VecDeque<Box<dyn Errand>>,
     out: Option<Out>,
-    running: HashMap<TaskId, CancellationToken>,
-    /// Cancels all that this owner launches, also what it launches after it was told to leave.
-    attempts: CancellationToken,
     again: bool,
     pulse: Arc<Pulse>,
     threads: Threads,
@@ -144,7 +143,8 @@ pub struct ShardActor {
 }
 
 impl ShardActor {
-    /// Builds a shard from its store: a new epoch, then every task and note as they were committed.
+    /// Builds a shard from its store: a new epoch, then every task and note as they were committed. Attempts that an
+    /// earlier owner has started and that run are this one's from here on.
     ///
     /// # Errors
     /// When the store can't be read.
@@ -152,6 +152,7 @@ impl ShardActor {
         core: impl FnOnce(Now) -> ShardCore,
         mut store: Box<dyn ShardStore>,
         clock: &Clock,
+        attempts: &Attempts,
         pulse: &Pulse,
     ) -> Result<(ShardCore, Box<dyn ShardStore>, ShardEpoch), StoreError> {
         let begun @ Begun { epoch, steady, .. } = store.begin()?;
@@ -167,7 +168,9 @@ impl ShardActor {
             }
         })?;
         recovered?;
-        core.end_recovery(now);
+        let running = attempts.take_over(epoch);
+        core.end_recovery(&running, now);
+        attempts.keep(epoch, |task, token| core.is_present(task, token));
         Ok((core, store, epoch))
     }
 
@@ -188,8 +191,6 @@ impl ShardActor {
             epoch,
             gathered: VecDeque::new(),
             out: None,
-            running: HashMap::new(),
-            attempts: CancellationToken::new(),
             again: false,
             pulse: child.pulse,
             threads: child.threads,
@@ -319,14 +320,8 @@ impl ShardActor {
         for effect in out.effects {
             match effect {
                 Effect::Arm(armed) => self.core.arm(armed),
-                Effect::Stop(task) => {
-                    if let Some(cancel) = self.running.remove(&task) {
-                        cancel.cancel();
-                    }
-                }
-                Effect::Over(task) => {
-                    self.running.remove(&task);
-                }
+                Effect::Stop(task) => self.outlets.attempts.stop(self.epoch, task),
+                Effect::Over(task) => self.outlets.attempts.end(self.epoch, task),
                 Effect::Ready(topic, count) => self.outlets.desk.wake(&topic, count),
             }
         }
@@ -339,9 +334,10 @@ impl ShardActor {
             return;
         }
         for launch in self.core.launch(now) {
-            let cancel = self.attempts.child_token();
-            self.running.insert(launch.task, cancel.clone());
-            self.outlets.executors.run(attempt_of(launch, now, cancel));
+            let attempts = &self.outlets.attempts;
+            if let Some(cancel) = attempts.begin(self.epoch, launch.task, launch.token, now) {
+                self.outlets.executors.run(attempt_of(launch, now, cancel));
+            }
         }
     }
 
@@ -367,14 +363,6 @@ impl ShardActor {
     }
 }
 
-impl Drop for ShardActor {
-    /// A successor settles what was running as unknown and may start it again: what still runs is stopped first, so
-    /// that no task has two attempts at a time.
-    fn drop(&mut self) {
-        self.attempts.cancel();
-    }
-}
-
 impl Actor for ShardActor {
     type Context = Context<Self>;
 
@@ -382,11 +370,8 @@ impl Actor for ShardActor {
         ctx.set_mailbox_capacity(MAILBOX_MAX);
         let me = ctx.address();
         self.kill.on_throw({
-            let (me, attempts) = (me.clone(), self.attempts.clone());
-            move || {
-                me.do_send(Leave);
-                attempts.cancel();
-            }
+            let me = me.clone();
+            move || me.do_send(Leave)
         });
         ctx.run_interval(BEAT, |actor, _| actor.beat());
         if let Err(error) = failpoints::reach("shard::started") {

@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 
 use crate::clock::{DurationMs, MonoMs, Now, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, ShardId, TaskId};
+use crate::shard::attempts::Running;
 use crate::shard::audit::{AuditCounts, Auditor};
 use crate::shard::notes::Notes;
 use crate::shard::place::{ARM_AHEAD, Place, Setting, Wheels, alarms_of};
@@ -254,8 +255,8 @@ impl ShardCore {
         Ok(())
     }
 
-    /// All is taken in: what was in flight is settled by its delivery policy.
-    pub fn end_recovery(&mut self, now: Now) {
+    /// All is taken in: what was in flight and still runs goes on, the rest is settled by its delivery policy.
+    pub fn end_recovery(&mut self, running: &Running, now: Now) {
         let (alarms, in_flight) = self.table.recovered(now);
         for alarm in alarms {
             self.wheels.set(alarm);
@@ -264,8 +265,9 @@ impl ShardCore {
             let Some(entry) = self.table.wake(id) else {
                 continue;
             };
-            let (topic, alarms) = (
+            let (topic, token, alarms) = (
                 entry.task.topic.clone(),
+                entry.task.token,
                 alarms_of(&entry.task, Place::InFlight),
             );
             if entry.task.spec.action.is_dispatched() {
@@ -275,9 +277,24 @@ impl ShardCore {
                 self.wheels.set(alarm);
             }
             self.table.set_alarmed(id, true);
-            // Never refused: every task in flight can be recovered.
-            let _ = self.change(id, Event::Recovered, "recovery", now);
+            match running.get(&id) {
+                Some((runs, started)) if *runs == token => self.adopt(id, *started),
+                // Never refused: every task in flight can be recovered.
+                _ => drop(self.change(id, Event::Recovered, "recovery", now)),
+            }
         }
+    }
+
+    /// An attempt that an earlier owner of this process has started goes on as it was.
+    fn adopt(&mut self, id: TaskId, started: Now) {
+        let _ = self.change(id, Event::Started, "recovery", started);
+        self.await_report(id, started);
+    }
+
+    /// Whether this is the present attempt of a task, and under way.
+    pub fn is_present(&self, id: TaskId, token: AttemptToken) -> bool {
+        let task = self.table.awake(id).map(|entry| &entry.task);
+        task.is_some_and(|task| task.state.is_in_flight() && task.token == token)
     }
 
     /// Takes in a note as it was stored.

@@ -13,6 +13,7 @@
 //! shard through [`router`] with one of the questions of [`messages`].
 
 pub mod actor;
+pub mod attempts;
 pub mod audit;
 pub mod committer;
 pub mod core;

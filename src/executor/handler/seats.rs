@@ -84,6 +84,8 @@ struct State {
     next_seat: u64,
     /// Seats that wait for work, or are about to look for it.
     idle: usize,
+    /// One of them was woken and has not come yet; it wakes the next, so that a burst does not wake all for each call.
+    waking: bool,
     /// Seats that others stand in for.
     away: usize,
     /// The watch will not look for a while, unless it is rung.
@@ -212,14 +214,18 @@ impl Seats {
 
     fn queue(&self, state: &mut MutexGuard<'_, State>, call: Arc<Call>) {
         state.queue.push_back(call);
-        if state.idle > 0 {
-            self.work.notify_one();
-        }
+        self.wake_one(state);
         let wants_a_seat = state.queue.len() > state.idle
             && state.regular() < self.wanted
             && state.seats.len() < self.most;
         if state.watch_rests || wants_a_seat {
             self.ring(state);
+        }
+    }
+
+    fn wake_one(&self, state: &mut MutexGuard<'_, State>) {
+        if state.idle > 0 && !state.waking {
+            state.waking = self.work.notify_one();
         }
     }
 
@@ -296,6 +302,10 @@ impl Seats {
             if state.regular() > self.wanted {
                 // At once, that no other seat takes itself for the one too many.
                 state.leave(number, self.kind);
+                // Its own call may be among those that wait.
+                if !state.queue.is_empty() {
+                    self.wake_one(&mut state);
+                }
                 return None;
             }
         }
@@ -304,6 +314,9 @@ impl Seats {
                 let Some(work) = call.take_up() else { continue };
                 if let Some(seat) = state.seats.get_mut(&number) {
                     seat.on = Some(Arc::clone(&call));
+                }
+                if !state.queue.is_empty() {
+                    self.wake_one(&mut state);
                 }
                 if state.watch_rests {
                     self.ring(&mut state);
@@ -316,6 +329,7 @@ impl Seats {
             state.idle += 1;
             let waited = self.work.wait_for(&mut state, IDLE_KEPT);
             state.idle -= 1;
+            state.waking = false;
             if waited.timed_out() && state.queue.is_empty() && state.regular() > IDLE_SEATS {
                 return None;
             }

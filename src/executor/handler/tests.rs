@@ -19,6 +19,8 @@ use crate::ids::{AttemptToken, Slot};
 /// Longest wait for anything.
 const SOON: Duration = Duration::from_secs(20);
 const SECOND: DurationMs = DurationMs::secs(1);
+/// An idle seat looks by itself after ten seconds.
+const IDLE: Duration = Duration::from_secs(9);
 
 struct Sink(mpsc::Sender<AttemptReport>);
 
@@ -519,4 +521,37 @@ fn a_payload_that_does_not_fit_is_an_error_that_names_its_field() {
     assert_eq!(task(None).remaining(), Duration::from_millis(1_500));
     clock.advance(DurationMs::secs(2));
     assert_eq!(task(None).remaining(), Duration::ZERO);
+}
+
+#[test]
+fn a_call_that_is_woken_on_a_seat_that_was_held_is_gone_on_with_by_another() {
+    let (block, begun, let_go) = stubborn();
+    let blocks_and_yields = handler(move |_| {
+        let block = block.clone();
+        async move {
+            block();
+            tokio::task::yield_now().await;
+            Ok(None)
+        }
+    });
+    let good = handler(async |_| Ok(None));
+    let mut bench = Bench::of([("blocks", blocks_and_yields), ("good", good)]);
+    bench.run("blocks");
+    begun.recv_timeout(SOON).unwrap();
+    bench.until("held", |seats| seats.held == 1);
+    // As many stand-ins as are wanted, and they have nothing to do: the one that comes back is one too many.
+    let wanted = bench.status().threads_max - bench.status().stand_ins_max;
+    while bench.status().threads <= wanted {
+        for _ in 0..100 {
+            bench.run("good");
+        }
+        for _ in 0..100 {
+            bench.report();
+        }
+    }
+    bench.until("idle", |seats| seats.busy == 1 && seats.queued == 0);
+    let begun = Instant::now();
+    let_go();
+    assert!(is_success(&bench.report()));
+    assert!(begun.elapsed() < IDLE, "it was woken at once");
 }

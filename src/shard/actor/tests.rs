@@ -17,7 +17,8 @@ use super::*;
 use crate::clock::{DurationMs, WallMs};
 use crate::executor::handler::{HandlerLimits, handler};
 use crate::executor::{AttemptReport, Handlers, ReportSink};
-use crate::ids::{AttemptNumber, AttemptToken, SlotMap};
+use crate::ids::{AttemptNumber, AttemptToken, SlotMap, TaskId};
+use crate::shard::attempts::Attempts;
 use crate::shard::core::CoreOptions;
 use crate::shard::create::{Created, Creation};
 use crate::shard::messages::{ApplyVerb, CreateTask, FinishAttempt, GetTask, Target, Wants};
@@ -49,6 +50,9 @@ struct Bench {
     called: mpsc::Receiver<(TaskId, AttemptNumber)>,
     /// What executors report.
     reports: mpsc::Receiver<AttemptReport>,
+    attempts: Arc<Attempts>,
+    #[expect(dead_code, reason = "it keeps them alive: they outlive each owner")]
+    executors: Arc<Executors>,
     runtime: Runtime,
 }
 
@@ -68,8 +72,18 @@ impl Bench {
         Self::at(disk, START)
     }
 
-    /// A new owner, as the engine starts one.
+    /// The owner after this one, in the same process.
+    fn successor(&self, disk: &MemDisk) -> Self {
+        Self::with(disk, self.clock.now().wall, Arc::clone(&self.attempts))
+    }
+
+    /// The first owner in its process.
     fn at(disk: &MemDisk, wall: WallMs) -> Self {
+        Self::with(disk, wall, Arc::default())
+    }
+
+    /// A new owner, as the engine starts one.
+    fn with(disk: &MemDisk, wall: WallMs, attempts: Arc<Attempts>) -> Self {
         let clock = Clock::by_hand(wall);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -104,8 +118,10 @@ impl Bench {
             )),
             desk: Arc::default(),
             wakes: Arc::new(WakeBoard::new(1)),
+            attempts: Arc::clone(&attempts),
         };
         let wakes = Arc::clone(&outlets.wakes);
+        let executors = Arc::clone(&outlets.executors);
         let (tell, death) = mpsc::channel();
         let notice = DeathNotice::new(ChildId(0), Generation(1), move |death| {
             let _ = tell.send(death);
@@ -114,7 +130,8 @@ impl Bench {
         let child = ChildContext::unwatched(Arc::clone(&pulse), notice);
         let kill = child.kill.clone();
         let core = |now| ShardCore::new(SHARD, CoreOptions::default(), Arc::default(), now);
-        let recovered = ShardActor::recover(core, Box::new(disk.store()), &clock, &pulse).unwrap();
+        let recovered =
+            ShardActor::recover(core, Box::new(disk.store()), &clock, &attempts, &pulse).unwrap();
         let thread = named_arbiter("shard-00").unwrap();
         let on = thread.handle();
         let its_clock = clock.clone();
@@ -129,6 +146,8 @@ impl Bench {
             death,
             called,
             reports,
+            attempts,
+            executors,
             runtime,
         }
     }
@@ -522,7 +541,7 @@ fn an_owner_that_was_given_up_answers_nobody_and_starts_nothing_when_it_wakes() 
 }
 
 #[test]
-fn what_an_owner_had_started_is_stopped_when_it_is_given_up() {
+fn what_an_owner_had_started_goes_on_and_its_successor_takes_the_answer() {
     let disk = MemDisk::new();
     let bench = Bench::over(&disk);
     let (id, question) = create(task().action(Action::Handler {
@@ -534,9 +553,46 @@ fn what_an_owner_had_started_is_stopped_when_it_is_given_up() {
     let _out = bench.send(create(task().due_in_minutes(5)).1);
     assert!(hold.wait_until_reached());
     bench.kill.throw();
-    // It ends only when it is told to.
-    assert_eq!(bench.reports.recv_timeout(SOON).unwrap().task, id);
     hold.release();
+    bench.death();
+
+    let successor = bench.successor(&disk);
+    assert_eq!(successor.state(id), Some(State::Running));
+    let view = successor.view(id).unwrap();
+    assert_eq!((view.task.attempts, view.task.lateness_ms), (1, Some(0)));
+    assert!(bench.reports.try_recv().is_err(), "it runs");
+    // It ends only when it is told to, and its owner can tell it.
+    assert!(successor.ask(cancel(id)).unwrap().stopping);
+    assert_eq!(bench.reports.recv_timeout(SOON).unwrap().task, id);
+    assert_eq!(successor.state(id), Some(State::Cancelled));
+    assert!(
+        successor.called.try_recv().is_err(),
+        "nothing was started again"
+    );
+}
+
+#[test]
+fn an_attempt_of_an_owner_that_was_given_up_is_lost_when_its_time_to_answer_is_over() {
+    let disk = MemDisk::new();
+    let bench = Bench::over(&disk);
+    let (id, question) = create(task().action(Action::Handler {
+        name: "waits".to_owned(),
+    }));
+    bench.ask(question);
+    bench.called.recv_timeout(SOON).unwrap();
+    bench.kill.throw();
+    bench.death();
+    let successor = bench.successor(&disk);
+    assert_eq!(successor.state(id), Some(State::Running));
+    successor.pass(DurationMs::secs(33));
+    assert_eq!(successor.state(id), Some(State::Running));
+    successor.pass(DurationMs::secs(2));
+    assert_eq!(successor.state(id), Some(State::Retrying));
+    assert_eq!(
+        bench.reports.recv_timeout(SOON).unwrap().task,
+        id,
+        "it was stopped"
+    );
 }
 
 #[test]

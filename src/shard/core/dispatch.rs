@@ -297,7 +297,7 @@ impl ShardCore {
     }
 
     /// The time for an answer counts from the start, which a slow commit may have put off.
-    fn await_report(&mut self, id: TaskId, now: Now) {
+    pub(super) fn await_report(&mut self, id: TaskId, now: Now) {
         let alarms = self.table.change(id, |entry| {
             let before = alarms_of(&entry.task, entry.place);
             let until = report_by(&entry.task, now.mono);

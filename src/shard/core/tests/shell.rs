@@ -15,6 +15,7 @@ use super::sound::assert_sound;
 use super::*;
 use crate::clock::{Clock, WallMs};
 use crate::ids::{ShardEpoch, Slot};
+use crate::shard::attempts::Running;
 use crate::shard::create::Creation;
 use crate::shard::lease::Lease;
 use crate::shard::shelf::ShelfOptions;
@@ -615,7 +616,7 @@ pub fn recovered(
     core.begin_recovery(begun, store.reader().unwrap());
     let take_in = &mut |stored| core.recover(stored, now).unwrap();
     store.recover(take_in).unwrap();
-    core.end_recovery(now);
+    core.end_recovery(&Running::default(), now);
     (core, store, begun.epoch)
 }
 
