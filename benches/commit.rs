@@ -35,6 +35,7 @@ impl Batches {
                 method: "POST".into(),
                 headers: Vec::new(),
                 expect_status: Vec::new(),
+                success_if: None,
             }),
             payload: Some(RawJson::from(
                 r#"{"order_id":42,"customer":"c-17","amount_cents":129900}"#.to_owned(),

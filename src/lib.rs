@@ -131,6 +131,7 @@ pub mod ids;
 pub mod limits;
 pub mod metrics;
 // 1 domain: pure
+pub mod rule;
 pub mod task;
 pub mod wheel;
 // 2 persistence

@@ -22,6 +22,10 @@ pub const HEADERS_MAX: usize = 32;
 pub const HEADER_BYTES_MAX: usize = 8 * 1024;
 /// Longest URL of an HTTP action, in bytes.
 pub const URL_BYTES_MAX: usize = 2048;
+/// Longest expression, in bytes.
+pub const EXPR_BYTES_MAX: usize = 1024;
+/// Most that an expression may read under one name: bytes of its texts, and one for each value in it.
+pub const EXPR_INPUT_BYTES_MAX: usize = 8 * 1024;
 /// Longest path of a backup, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Deepest nesting of JSON that is taken in.

@@ -228,6 +228,7 @@ fn push_to(url: &str) -> NewTask {
         method: "POST".to_owned(),
         headers: Vec::new(),
         expect_status: Vec::new(),
+        success_if: None,
     }))
 }
 

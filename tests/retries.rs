@@ -91,6 +91,46 @@ fn after_500_and_500_comes_200_at_the_ladders_times() {
 }
 
 #[test]
+fn an_answer_that_success_if_is_not_true_of_is_a_failed_attempt() {
+    let (api, receiver) = (service(), Receiver::start());
+    let url = receiver.on(
+        "/paid",
+        &[
+            ok(&json!({"paid": false})),
+            ok(&json!({})),
+            ok(&json!({"paid": true})),
+        ],
+    );
+    let mut action = push(&url);
+    action["http"]["success_if"] = json!("body.paid");
+    let task = api.made(&json!({"topic": "paid", "action": action, "retry": fixed(50, 5)}));
+    assert_eq!(task["action"]["http"]["success_if"], "body.paid");
+    let done = api.wait_state(&task["id"], "succeeded");
+    assert_eq!(done["result"], json!({"paid": true}));
+    let codes: Vec<Value> = api
+        .attempts(&task["id"])
+        .iter()
+        .map(|attempt| attempt["error"]["code"].clone())
+        .collect();
+    assert_eq!(
+        codes,
+        [
+            json!("condition_false"),
+            json!("condition_error"),
+            Value::Null
+        ]
+    );
+
+    // What the condition can't judge may have been done: under at_most_once it goes to a person.
+    let url = receiver.on("/paid-once", &[ok(&json!({}))]);
+    action["http"]["url"] = json!(url);
+    let task = api.made(&json!({"topic": "paid", "action": action, "retry": fixed(50, 5), "delivery": "at_most_once"}));
+    let dead = api.wait_state(&task["id"], "dead");
+    assert_eq!(dead["dead_reason"], "outcome_unknown");
+    assert_eq!(receiver.hits("/paid-once").len(), 1);
+}
+
+#[test]
 fn the_last_step_of_a_ladder_repeats_until_the_task_is_dead() {
     let (api, receiver) = (service(), Receiver::start());
     let url = receiver.on("/last", &[status(503)]);
@@ -379,4 +419,33 @@ fn the_total_time_ends_a_task_that_has_attempts_left() {
     );
     let attempts = receiver.hits("/total").len();
     assert!((2..=9).contains(&attempts), "{attempts} attempts in 0.4 s");
+}
+
+// ---------------------------------------------------------------- a new owner
+
+#[test]
+fn a_push_that_runs_while_its_shard_is_started_again_is_made_once_and_its_answer_taken() {
+    // Others would see their shard go.
+    let (api, receiver, gate) = (Service::start(), Receiver::start(), Gate::default());
+    let url = receiver.on("/adopted", &[Answer::Held(gate.clone())]);
+    let task = api.made(&json!({"topic": "adopted", "action": push(&url)}));
+    let shard = task["shard"].clone();
+    let epoch = || {
+        let shards = api.get("/v1/shards").must(200);
+        let mut all = shards["items"].as_array()?.iter();
+        let it = all.find(|it| it["shard"] == shard && it["state"] == "running")?;
+        it["epoch"].as_u64()
+    };
+    let before = epoch().expect("it runs");
+    receiver.wait("/adopted", 1);
+    let restart = api.post(&format!("/v1/shards/{shard}/restart"), &json!({}));
+    assert!((200..300).contains(&restart.status), "{}", restart.text());
+    until("the shard has another owner", support::SOON, || {
+        epoch().filter(|epoch| *epoch > before)
+    });
+    assert_eq!(api.task(&task["id"])["state"], "running");
+    gate.open();
+    let ended = api.wait_state(&task["id"], "succeeded");
+    assert_eq!(ended["attempts"], 1);
+    assert_eq!(receiver.hits("/adopted").len(), 1);
 }

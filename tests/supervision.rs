@@ -131,6 +131,7 @@ impl House {
             url: self.url.clone(),
             headers: Vec::new(),
             expect_status: Vec::new(),
+            success_if: None,
         }))
     }
 

@@ -313,6 +313,7 @@ impl Story {
             method: "POST".to_owned(),
             headers: Vec::new(),
             expect_status: Vec::new(),
+            success_if: None,
         });
         let again = RetryPolicy {
             backoff: Backoff::Fixed(millis(self.beat * RETRY_BEATS)),

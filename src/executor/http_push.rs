@@ -13,6 +13,7 @@
 //! |-----------------------------------|--------------------------------------------------------------|
 //! | an expected status (2xx)          | `Succeeded`; the body is the result if it is JSON            |
 //! | the same, body over 64 KiB        | `Succeeded` without the result, and the connection is closed |
+//! | the same, but `success_if` is false | `condition_false`; `condition_error` if it has no value   |
 //! | 3xx                               | `redirect`                                                   |
 //! | any other status                  | `http_<status>`; 410 is not retryable                        |
 //! | no address, no connection, no TLS | `dns`, `connect`, `tls`                                      |
@@ -38,6 +39,7 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, ClientBuilder, Method, Response, StatusCode, redirect, retry};
+use serde_json::Value as Json;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +51,7 @@ use crate::clock::{Clock, DurationMs, MonoMs, WallMs};
 use crate::failpoints;
 use crate::ids::{AttemptToken, TaskId};
 use crate::limits::{HEADER_BYTES_MAX, JSON_DEPTH_MAX, NOTE_BYTES_MAX, RESULT_BYTES_MAX};
+use crate::rule::expr::{ANSWER, Expr, Fault};
 use crate::task::outcome::{Failure, Outcome};
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
 
@@ -81,6 +84,8 @@ pub struct HttpCall {
     pub body: Bytes,
     /// The status codes that mean success. Empty: any 2xx.
     pub expect_status: Vec<u16>,
+    /// What must be true of an answer with such a status: an expression over [`ANSWER`].
+    pub success_if: Option<String>,
 }
 
 impl fmt::Debug for HttpCall {
@@ -349,18 +354,23 @@ impl Parts {
             .body(call.body.clone());
         let mut response = request.send().await.map_err(broken)?;
         let status = response.status();
+        let retry_after = retry_after(response.headers(), self.clock.now().wall);
         if call.expects(status) {
-            let result = match read(&mut response).await {
-                Body::Whole(body) => Ok(body),
-                Body::TooLarge(_) => Err(()),
+            let body = match read(&mut response).await {
+                Body::Whole(body) => Some(body),
+                Body::TooLarge(_) => None,
                 Body::Broken(_, error) => return Err(broken(error)),
             };
+            let answer = (status, response.headers(), body.as_ref());
+            call.check(answer).map_err(|failure| Failure {
+                retry_after,
+                ..failure
+            })?;
             return Ok(Outcome::Succeeded {
-                result_dropped: result.is_err(),
-                result: result.ok().and_then(as_json),
+                result_dropped: body.is_none(),
+                result: body.and_then(as_json),
             });
         }
-        let retry_after = retry_after(response.headers(), self.clock.now().wall);
         let failure = if status.is_redirection() {
             failure(
                 "redirect",
@@ -406,6 +416,70 @@ impl HttpCall {
             self.expect_status.contains(&status.as_u16())
         }
     }
+
+    /// Whether `success_if` is true of an answer, whose body is `None` when it was too large.
+    fn check(
+        &self,
+        (status, headers, body): (StatusCode, &HeaderMap, Option<&Bytes>),
+    ) -> Result<(), Failure> {
+        let Some(source) = &self.success_if else {
+            return Ok(());
+        };
+        // It was read when it was given; only a version with another language could refuse it now.
+        let expr = Expr::shared(source, ANSWER).map_err(|flaw| Failure {
+            retryable: false,
+            ..failure("condition_error", format!("success_if: {flaw}"))
+        })?;
+        let holds = expr.holds(|name| match (name, body) {
+            ("status", _) => Ok(status.as_u16().into()),
+            ("headers", _) => Ok(headers_as_json(headers)),
+            (_, Some(body)) => Ok(body_as_json(body)),
+            (name, None) => Err(Fault::TooLarge {
+                name: name.to_owned(),
+            }),
+        });
+        match holds {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let body = excerpt(body.map_or(b"", |body| body), &self.headers);
+                let message = format!("success_if is false: {} {body}", status.as_u16());
+                Err(failure("condition_false", message))
+            }
+            // It may have been done: the receiver's answer is not one that the condition can judge.
+            Err(fault) => {
+                let fault = excerpt(fault.to_string().as_bytes(), &self.headers);
+                Err(Failure {
+                    in_doubt: true,
+                    ..failure("condition_error", format!("success_if: {fault}"))
+                })
+            }
+        }
+    }
+}
+
+/// Headers as an object of texts; one that stands there more than once is joined by commas.
+fn headers_as_json(headers: &HeaderMap) -> Json {
+    let text = |name: &HeaderName| {
+        let values = headers.get_all(name).into_iter();
+        let values: Vec<_> = values
+            .map(|value| String::from_utf8_lossy(value.as_bytes()))
+            .collect();
+        values.join(", ")
+    };
+    let fields = headers.keys();
+    fields
+        .map(|name| (name.as_str().to_owned(), text(name).into()))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+/// A body's JSON; else its text, and nothing if it is empty.
+fn body_as_json(body: &Bytes) -> Json {
+    let text = body.trim_ascii();
+    if text.is_empty() {
+        return Json::Null;
+    }
+    json_of(text).unwrap_or_else(|| String::from_utf8_lossy(text).into())
 }
 
 fn client(egress: EgressPolicy) -> Result<Client, ExecutorError> {
@@ -484,10 +558,15 @@ async fn read(response: &mut Response) -> Body {
 /// `body` without the white space around it, if it is JSON that we can keep.
 fn as_json(body: Bytes) -> Option<Bytes> {
     let text = body.trim_ascii();
-    // A full parse: it also refuses lone surrogates and numbers out of range, which no store can keep.
-    let is_json =
-        depth(text) <= JSON_DEPTH_MAX && serde_json::from_slice::<serde_json::Value>(text).is_ok();
-    is_json.then(|| body.slice_ref(text))
+    json_of(text).map(|_| body.slice_ref(text))
+}
+
+/// The value of a text that is JSON we can keep: a full parse also refuses lone surrogates and numbers out of range.
+fn json_of(text: &[u8]) -> Option<Json> {
+    if depth(text) > JSON_DEPTH_MAX {
+        return None;
+    }
+    serde_json::from_slice(text).ok()
 }
 
 /// How deep arrays and objects are nested in `json`. Means nothing for a text that is not JSON.

@@ -119,6 +119,7 @@ fn http_call(launch: &Launch, action: &HttpAction, now: Now) -> Option<HttpCall>
         headers,
         body: Bytes::from(body),
         expect_status: action.expect_status.clone(),
+        success_if: action.success_if.clone(),
     })
 }
 

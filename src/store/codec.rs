@@ -641,9 +641,12 @@ impl bincode::enc::write::Writer for Tail<'_> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that can't go on should stop")]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::task::spec::Action;
     use crate::testing::arbitrary::{a_task, a_tombstone, an_answer, golden_task, plain_task};
 
     fn value_of(task: &Task) -> Vec<u8> {
@@ -684,6 +687,14 @@ mod tests {
         let task = golden_task();
         assert_eq!(hex(&value_of(&task)), GOLDEN);
         assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
+        let mut task = plain_task(1);
+        let spec = Arc::make_mut(&mut task.spec);
+        let Action::Http(http) = &mut spec.action else {
+            panic!("a plain task pushes");
+        };
+        http.success_if = Some("body.ok".to_owned());
+        assert_eq!(hex(&value_of(&task)), GOLDEN_WITH_CONDITION);
+        assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
     }
 
     const GOLDEN: &str = concat!(
@@ -697,6 +708,16 @@ mod tests {
         "00000102773101fb307501010e0101010401070108687474705f353033046275737901025b5d0101",
         "010401fd08070605040302010103fb2c010200fd209ee253440300000000010108687474705f3530",
         "3304627573790101fd5450e25344030000000003617069076372656174656401",
+    );
+
+    const GOLDEN_WITH_CONDITION: &str = concat!(
+        "01a4e7c4cffd823e19544403000001fd823e195444030000000c6f726465722e756e70616964010e",
+        "6f726465722d3030303030303031041b687474703a2f2f3132372e302e302e313a393030302f636c",
+        "6f736504504f5354000007626f64792e6f6b013d7b226f726465725f6964223a3030303030303031",
+        "2c22637573746f6d6572223a22632d3137222c22616d6f756e745f63656e7473223a313239393030",
+        "7d0004fb60eafce0930400fcc0270900fc40771b0000000000000000000b00fb3075fbd007000001",
+        "00000000010000fd0250e25344030000fd0250e25344030000000000000000000000000000000000",
+        "000001fd0250e25344030000000003617069076372656174656401",
     );
 
     #[test]

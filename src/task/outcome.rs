@@ -33,7 +33,8 @@ pub enum Outcome {
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Stable code: `http_503`, `connect`, `dns`, `tls`, `redirect`, `protocol`, `blocked_address`, `panic`, or a worker's own.
+    /// Stable code: `http_503`, `connect`, `dns`, `tls`, `redirect`, `protocol`, `blocked_address`, `condition_false`,
+    /// `condition_error`, `panic`, or a worker's own.
     pub code: String,
     /// What happened, for a person; at most 1 KiB.
     pub message: String,

@@ -163,6 +163,8 @@ pub struct HttpAction {
     pub headers: Vec<(String, String)>,
     /// Statuses that mean success; empty means 200 to 299.
     pub expect_status: Vec<u16>,
+    /// What must be true of an answer with such a status: an expression over `status`, `headers` and `body`.
+    pub success_if: Option<String>,
 }
 
 /// How often a task may run when its outcome is not known.

@@ -50,6 +50,7 @@ pub fn plain_task(n: u64) -> Task {
             method: "POST".into(),
             headers: Vec::new(),
             expect_status: Vec::new(),
+            success_if: None,
         }),
         payload: Some(RawJson::from(format!(
             r#"{{"order_id":{n:08},"customer":"c-17","amount_cents":129900}}"#
@@ -73,6 +74,7 @@ pub fn golden_task() -> Task {
             method: "PUT".into(),
             headers: vec![("x-shop".into(), "a".into())],
             expect_status: vec![200, 404],
+            success_if: None,
         }),
         payload: Some(RawJson::from(r#"{"order_id":42}"#.to_owned())),
         retry: RetryPolicy {
@@ -297,13 +299,15 @@ prop_compose! {
 }
 
 fn an_action() -> impl Strategy<Value = Action> {
-    let http = (text(), text(), pairs(), vec(any::<u16>(), 0..3)).prop_map(
-        |(url, method, headers, expect_status)| {
+    let statuses = vec(any::<u16>(), 0..3);
+    let http = (text(), text(), pairs(), statuses, option::of(text())).prop_map(
+        |(url, method, headers, expect_status, success_if)| {
             Action::Http(HttpAction {
                 url,
                 method,
                 headers,
                 expect_status,
+                success_if,
             })
         },
     );

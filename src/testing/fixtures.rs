@@ -100,6 +100,7 @@ impl TaskFixture {
             method: "POST".to_owned(),
             headers: Vec::new(),
             expect_status: Vec::new(),
+            success_if: None,
         }))
     }
 

@@ -6,6 +6,7 @@ use url::Url;
 use utoipa::ToSchema;
 
 use crate::limits;
+use crate::rule::expr::{self, Expr};
 use crate::task::{Action, HttpAction};
 use crate::wire::decode::{NO_FIELDS, Node, Shape};
 use crate::wire::task_out::Map;
@@ -16,8 +17,8 @@ const ACTION: Shape = Shape {
     not_built: &["command", "poll", "complete_only"],
 };
 const HTTP: Shape = Shape {
-    fields: &["url", "method", "headers", "expect_status"],
-    not_built: &["success_if"],
+    fields: &["url", "method", "headers", "expect_status", "success_if"],
+    not_built: &[],
 };
 const HANDLER: Shape = Shape {
     fields: &["name"],
@@ -85,12 +86,23 @@ fn http(node: Node<'_, '_>) -> Option<HttpAction> {
             node.whole(200..=599).map(|status| status as u16)
         })
     });
+    let success_if = body.optional("success_if", condition);
     Some(HttpAction {
         url: url?,
         method: method.to_owned(),
         headers,
         expect_status: expect_status.unwrap_or_default(),
+        success_if,
     })
+}
+
+/// An expression over an answer, as it was written.
+fn condition(node: Node<'_, '_>) -> Option<String> {
+    let source = node.text()?;
+    match Expr::shared(&source, expr::ANSWER) {
+        Ok(_) => Some(source.into_owned()),
+        Err(flaw) => node.refuse("invalid_expression", flaw.to_string()),
+    }
 }
 
 /// A URL as it was written, without its fragment, which is never sent.
@@ -235,6 +247,12 @@ pub struct HttpBody<'a> {
     /// Statuses that mean success; empty means 200 to 299.
     #[schema(value_type = Vec<u16>, required = false)]
     expect_status: &'a [u16],
+    /// What must be true of an answer with such a status, else the attempt has failed (`condition_false`; without a
+    /// value: `condition_error`): a CEL expression without loops over `status` (a number), `headers` (texts by
+    /// lower-case name) and `body` (its JSON, or its text), each at most 8 KiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, max_length = 1024, example = "body.paid == true")]
+    success_if: Option<&'a str>,
 }
 
 impl<'a> From<&'a Action> for ActionBody<'a> {
@@ -245,6 +263,7 @@ impl<'a> From<&'a Action> for ActionBody<'a> {
                 method: &http.method,
                 headers: Map(&http.headers, String::as_str),
                 expect_status: &http.expect_status,
+                success_if: http.success_if.as_deref(),
             }),
             Action::Pull => Self::Pull {},
             Action::Handler { name } => Self::Handler { name },
@@ -275,7 +294,8 @@ mod tests {
     #[test]
     fn every_kind_is_read_and_shown_as_it_would_be_given() {
         let full = json!({"http": {"url": "https://a.example:8443/b?c=d", "method": "PUT",
-            "headers": {"x-shop": "a\tü", "authorization": "Bearer x"}, "expect_status": [200, 404]}});
+            "headers": {"x-shop": "a\tü", "authorization": "Bearer x"}, "expect_status": [200, 404],
+            "success_if": "status == 404 || body.ok"}});
         for json in [
             full,
             json!({"pull": {}}),
@@ -321,16 +341,34 @@ mod tests {
                 "/complete_only",
                 "not_supported",
             ),
-            (
-                json!({"http": {"url": "http://a", "success_if": "x"}}),
-                "/http/success_if",
-                "not_supported",
-            ),
             (json!({"http": {}}), "/http/url", "missing"),
         ] {
             let read = decode(json.to_string().as_bytes(), action);
             assert_eq!(refused(read), [(pointer.to_owned(), code)], "{json}");
         }
+    }
+
+    #[test]
+    fn a_condition_that_can_not_be_read_is_refused_with_its_place() {
+        let refused = http_with("success_if", json!("status == 200 && boby.ok")).unwrap_err();
+        let detail = serde_json::to_value(&refused).unwrap()["errors"][0]["detail"].clone();
+        assert_eq!(
+            detail,
+            "at character 18: there is no name `boby`; there are status, headers, body"
+        );
+        for value in [
+            json!("body.ok ="),
+            json!(""),
+            json!("x".repeat(1025)),
+            json!("1"),
+        ] {
+            assert_eq!(
+                refusal("success_if", value),
+                [("/http/success_if".to_owned(), "invalid_expression")]
+            );
+        }
+        let (pointer, code) = ("/http/success_if".to_owned(), "wrong_type");
+        assert_eq!(refusal("success_if", json!(true)), [(pointer, code)]);
     }
 
     #[test]

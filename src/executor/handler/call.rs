@@ -76,6 +76,8 @@ struct Owed {
     report: Option<OwedReport>,
     /// What it will be, since the handler was told to stop.
     cut_off: Option<Outcome>,
+    /// It was sent without waiting for the handler.
+    stopped: bool,
     /// When the watch looks next.
     look_at: MonoMs,
 }
@@ -120,6 +122,7 @@ impl Call {
             owed: Mutex::new(Owed {
                 report: Some(order.report),
                 cut_off: None,
+                stopped: false,
                 look_at: begin_by,
             }),
             seats,
@@ -131,9 +134,9 @@ impl Call {
         (self.owed.lock().look_at, self.number)
     }
 
-    /// Whether the report has been sent.
-    pub fn is_reported(&self) -> bool {
-        self.owed.lock().report.is_none()
+    /// Whether its report was sent without waiting for it.
+    pub fn is_stopped(&self) -> bool {
+        self.owed.lock().stopped
     }
 
     pub fn is_over(&self) -> bool {
@@ -181,6 +184,7 @@ impl Call {
     pub fn stop(self: &Arc<Self>) {
         let (report, cut_off) = {
             let mut owed = self.owed.lock();
+            owed.stopped = owed.report.is_some();
             (owed.report.take(), owed.cut_off.take())
         };
         self.soft.cancel();
@@ -220,7 +224,7 @@ impl Call {
             },
             Work::GoOn(running) => running,
         };
-        let ended = if self.is_reported() {
+        let ended = if self.is_stopped() {
             None
         } else {
             let waker = Waker::from(Arc::clone(self));

@@ -401,7 +401,7 @@ impl Seats {
             let was_away = seat.is_away(self.kind);
             seat.looks = seat.looks.saturating_add(1);
             seat.held = seat.looks >= LOOKS_HELD;
-            if seat.held && !seat.abandoned && call.is_reported() {
+            if seat.held && !seat.abandoned && call.is_stopped() {
                 seat.abandoned = true;
                 state.counts.abandoned += 1;
                 due.abandoned.push((call.handler.clone(), call.task));

@@ -202,9 +202,13 @@ fn each_seat_that_is_held_is_stood_in_for_and_leaves_when_it_is_back() {
     for _ in 0..12 {
         assert!(is_success(&bench.report()), "it had its time");
     }
-    bench.until("few again", |seats| {
+    let seats = bench.until("few again", |seats| {
         seats.held == 0 && seats.threads <= wanted && seats.calls == 0
     });
+    assert_eq!(
+        (seats.abandoned_since_start, seats.late_since_start),
+        (0, 0)
+    );
 }
 
 #[test]

@@ -202,6 +202,7 @@ fn get(url: &str) -> HttpCall {
         headers: Vec::new(),
         body: Bytes::new(),
         expect_status: Vec::new(),
+        success_if: None,
     }
 }
 
@@ -384,6 +385,82 @@ fn the_expected_status_codes_replace_2xx() {
     assert_eq!(call("404 Not Found"), succeeded(None));
     assert_eq!(call("303 See Other"), succeeded(None));
     assert_eq!(failed(call("200 OK")).code, "http_200");
+}
+
+#[test]
+fn success_if_is_asked_once_the_status_is_as_expected() {
+    let bench = Bench::new();
+    let outcome = |success_if: &str, answer: &[u8]| {
+        let (url, _seen) = receiver(answer);
+        let success_if = Some(success_if.to_owned());
+        let headers = vec![("x-token".to_owned(), "a-long-secret".to_owned())];
+        bench.outcome_of(
+            HttpCall {
+                success_if,
+                headers,
+                ..get(&url)
+            },
+            LONG,
+        )
+    };
+    let paid = answer("200 OK\r\nX-Count: 1\r\nx-count: 2", b"{\"paid\":true}");
+    for success_if in [
+        "body.paid",
+        "status == 200 && body == {'paid': true}",
+        "headers['x-count'] == '1, 2'",
+    ] {
+        let outcome = outcome(success_if, &paid);
+        assert_eq!(outcome, succeeded(Some("{\"paid\":true}")), "{success_if}");
+    }
+    assert_eq!(
+        outcome("body == 'OK'", &answer("200 OK", b" OK\n")),
+        succeeded(None)
+    );
+    assert_eq!(
+        outcome("body == null", &answer("200 OK", b"")),
+        succeeded(None)
+    );
+    // What is not read may be as large as it likes.
+    let large = answer("200 OK", &[b'x'; 100 * 1024]);
+    assert_eq!(outcome("status == 200", &large), RESULT_DROPPED);
+    assert_eq!(
+        failed(outcome("true", &answer("404 No", b""))).code,
+        "http_404"
+    );
+
+    let refused = answer(
+        "200 OK\r\nretry-after: 7",
+        b"{\"paid\":false,\"by\":\"a-long-secret\"}",
+    );
+    let failure = failed(outcome("body.paid", &refused));
+    assert_eq!(failure.code, "condition_false");
+    let said = "success_if is false: 200 {\"paid\":false,\"by\":\"***\"}";
+    assert_eq!(failure.message, said);
+    assert_eq!(failure.retry_after, Some(DurationMs(7_000)));
+    assert!(failure.retryable && !failure.in_doubt);
+
+    for (success_if, answer, says) in [
+        ("body.paid", answer("200 OK", b"{}"), "paid"),
+        ("body.paid", answer("200 OK", b"plain"), "success_if: "),
+        ("body.by < 1", refused, "success_if: "),
+        ("body == 1", large, "`body` is larger than the 8192 bytes"),
+        (
+            "status",
+            answer("200 OK", b""),
+            "gives int, where true or false is needed",
+        ),
+    ] {
+        let failure = failed(outcome(success_if, &answer));
+        assert_eq!(failure.code, "condition_error", "{success_if}");
+        assert!(failure.message.contains(says), "{}", failure.message);
+        assert!(
+            !failure.message.contains("a-long-secret"),
+            "{}",
+            failure.message
+        );
+        // Nobody can tell whether it was done.
+        assert!(failure.retryable && failure.in_doubt, "{success_if}");
+    }
 }
 
 #[test]

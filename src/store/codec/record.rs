@@ -267,6 +267,14 @@ enum ActionV1<'a> {
         name: &'a str,
     },
     None,
+    /// `Http` with a condition.
+    HttpIf {
+        url: &'a str,
+        method: &'a str,
+        headers: Vec<(&'a str, &'a str)>,
+        expect_status: Vec<u16>,
+        success_if: &'a str,
+    },
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -609,11 +617,25 @@ impl<'a> From<&'a Action> for ActionV1<'a> {
                 method,
                 headers,
                 expect_status,
+                success_if: None,
             }) => Self::Http {
                 url,
                 method,
                 headers: pairs(headers),
                 expect_status: expect_status.clone(),
+            },
+            Action::Http(HttpAction {
+                url,
+                method,
+                headers,
+                expect_status,
+                success_if: Some(success_if),
+            }) => Self::HttpIf {
+                url,
+                method,
+                headers: pairs(headers),
+                expect_status: expect_status.clone(),
+                success_if,
             },
             Action::Pull => Self::Pull,
             Action::Handler { name } => Self::Handler { name },
@@ -915,6 +937,20 @@ impl From<ActionV1<'_>> for Action {
                 method: method.to_owned(),
                 headers: owned_pairs(headers),
                 expect_status,
+                success_if: None,
+            }),
+            ActionV1::HttpIf {
+                url,
+                method,
+                headers,
+                expect_status,
+                success_if,
+            } => Self::Http(HttpAction {
+                url: url.to_owned(),
+                method: method.to_owned(),
+                headers: owned_pairs(headers),
+                expect_status,
+                success_if: Some(success_if.to_owned()),
             }),
             ActionV1::Pull => Self::Pull,
             ActionV1::Handler { name } => Self::Handler {
@@ -1057,6 +1093,7 @@ mod tests {
             method: String::new(),
             headers: Vec::new(),
             expect_status: Vec::new(),
+            success_if: None,
         };
         let handler = Action::Handler {
             name: String::new(),

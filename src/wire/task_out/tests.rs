@@ -216,6 +216,7 @@ fn an_action() -> impl Strategy<Value = Action> {
                     method: method.to_owned(),
                     headers: headers.into_iter().collect(),
                     expect_status,
+                    success_if: None,
                 })
             }
         ),
