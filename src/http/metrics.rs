@@ -332,7 +332,11 @@ fn store_metrics(page: &mut Page, shards: &[ShardCounts]) {
         "",
         [(
             "",
-            shards.iter().map(|shard| shard.rescue.no_progress_ms).max().unwrap_or(0) as f64
+            shards
+                .iter()
+                .map(|shard| shard.rescue.no_progress_ms)
+                .max()
+                .unwrap_or(0) as f64
                 / 1000.0,
         )],
     );

@@ -32,16 +32,24 @@ pub enum Kind {
     Push,
     /// A worker.
     Pull,
+    /// A function of the process that is killed.
+    Handler,
 }
 
 impl Kind {
-    pub const ALL: [Self; 3] = [Self::None, Self::Push, Self::Pull];
+    /// Whether this is a topic of promises; others belong to those who measure.
+    pub fn is_topic(topic: &Value) -> bool {
+        topic
+            .as_str()
+            .is_some_and(|topic| topic.starts_with("crash."))
+    }
 
     pub fn topic(self) -> &'static str {
         match self {
             Self::None => "crash.none",
             Self::Push => "crash.push",
             Self::Pull => "crash.pull",
+            Self::Handler => "crash.handler",
         }
     }
 }
@@ -108,13 +116,15 @@ impl Held {
     }
 
     /// Whether a task that was so may now be as it is found.
-    fn allows(&self, found: &Value, now: i64) -> bool {
+    /// `at_most_once`: it ends in doubt rather than start twice.
+    fn allows(&self, found: &Value, now: i64, at_most_once: bool) -> bool {
         let state = found["state"].as_str().unwrap_or_default();
         let due = ms(&found["due_at"]);
         let live = match state {
             "pending" => true,
             "dispatched" => now + ARMED_AHEAD_MS >= due,
             "running" | "retrying" | "succeeded" => now >= due,
+            "dead" => at_most_once && found["dead_reason"] == "outcome_unknown" && now >= due,
             _ => false,
         };
         let soon_after =
@@ -144,6 +154,15 @@ impl Held {
     }
 }
 
+/// An attempt that was started, as whoever does the work sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    pub attempt: u64,
+    /// A handler is not told its own.
+    pub token: Option<u64>,
+    pub at_ms: i64,
+}
+
 /// From when to when an attempt may start, and not before which instant.
 #[derive(Debug)]
 struct Term {
@@ -160,14 +179,16 @@ pub struct Promise {
     pub request: Value,
     /// Whether it was sent with an idempotency key, which is its key.
     pub once: bool,
+    /// Whether it must not be started again when nobody knows whether it was done.
+    pub at_most_once: bool,
     id: Option<String>,
     /// More than one while nobody knows whether the last request was done.
     may_be: Vec<Held>,
     /// How many of them there were before that request.
     known: usize,
     terms: Vec<Term>,
-    /// Attempts that were started, and how many there must be by the last mark.
-    started: BTreeSet<u64>,
+    /// Attempts that were started, as they were seen, and how many there must be by the last mark.
+    pub started: Vec<Start>,
     attempts_min: u64,
     /// As it was found when it had ended: nothing of it ever changes.
     last_seen: Option<Value>,
@@ -192,17 +213,25 @@ impl Ledger {
         &self.promises[key]
     }
 
+    /// All of them.
+    pub fn promises(&self) -> impl Iterator<Item = (&str, &Promise)> {
+        self.promises
+            .iter()
+            .map(|(key, promise)| (key.as_str(), promise))
+    }
+
     /// A task is invented; it is not there yet.
     pub fn invented(&mut self, key: &str, kind: Kind, request: Value, once: bool) {
         let promise = Promise {
             kind,
-            request,
             once,
+            at_most_once: request["delivery"] == "at_most_once",
+            request,
             id: None,
             may_be: vec![Held::Nothing],
             known: 1,
             terms: Vec::new(),
-            started: BTreeSet::new(),
+            started: Vec::new(),
             attempts_min: 0,
             last_seen: None,
         };
@@ -277,13 +306,20 @@ impl Ledger {
         if hit.header("duetime-attempt") != hit.attempt().to_string() {
             self.violate(&key, "header and body of a push name different attempts");
         }
-        self.started(&key, hit.attempt(), hit.at_ms);
+        let start = Start {
+            attempt: hit.attempt(),
+            token: hit.body["token"].as_u64(),
+            at_ms: hit.at_ms,
+        };
+        self.started(&key, start);
     }
 
     /// An attempt was started, as whoever does the work sees it.
-    pub fn started(&mut self, key: &str, attempt: u64, at_ms: i64) {
+    pub fn started(&mut self, key: &str, start: Start) {
+        let Start { attempt, at_ms, .. } = start;
         let promise = self.of(key);
-        let is_first = promise.started.insert(attempt);
+        let is_first = promise.attempts().all(|known| known != attempt);
+        promise.started.push(start);
         let in_time = promise.terms.iter().any(|term| {
             term.from_ms <= at_ms
                 && term.until_ms.is_none_or(|until| at_ms <= until)
@@ -312,8 +348,8 @@ impl Ledger {
     /// Whoever looks from now on must find all that was started so far.
     pub fn mark(&mut self) {
         for promise in self.promises.values_mut() {
-            let started = promise.started.last().copied().unwrap_or_default();
-            promise.attempts_min = promise.attempts_min.max(started);
+            // Not by their numbers: one that is given back before it is begun has a number, and counts for nothing.
+            promise.attempts_min = promise.started.len() as u64;
         }
     }
 
@@ -322,7 +358,8 @@ impl Ledger {
         let now = now_ms();
         let promise = self.of(key);
         let mut wrong = Vec::new();
-        if !promise.may_be.iter().any(|held| held.allows(found, now)) {
+        let allowed = |held: &Held| held.allows(found, now, promise.at_most_once);
+        if !promise.may_be.iter().any(allowed) {
             wrong.push("is none of what it may be");
         }
         if found["payload"] != promise.request["payload"] {
@@ -335,7 +372,6 @@ impl Ledger {
         if attempts < promise.attempts_min {
             wrong.push("an attempt that was started is not counted");
         }
-        promise.attempts_min = attempts;
         let is_done_alone = promise
             .may_be
             .iter()
@@ -420,7 +456,7 @@ impl Ledger {
             promise.id.as_deref().unwrap_or("its id was never told"),
             promise.may_be,
             terms.join(", "),
-            promise.started,
+            promise.attempts().collect::<Vec<_>>(),
         ));
     }
 
@@ -432,6 +468,10 @@ impl Ledger {
 }
 
 impl Promise {
+    fn attempts(&self) -> impl Iterator<Item = u64> {
+        self.started.iter().map(|start| start.attempt)
+    }
+
     fn begin_term(&mut self, held: &Held) {
         let starts_at_ms = held.starts_at();
         self.terms.push(Term {

@@ -22,7 +22,9 @@
 #[expect(dead_code, reason = "each file of tests uses its part")]
 mod support;
 
+#[expect(dead_code, reason = "each program uses its part")]
 mod ledger;
+mod look;
 mod run;
 mod traffic;
 

@@ -9,14 +9,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use serde_json::Value;
 
-use super::ledger::Ledger;
-use super::support::client::key_path;
+use super::ledger::{Kind, Ledger};
+use super::support::program::{is_asked_for, number};
 use super::support::receiver::Receiver;
 use super::support::service::{START_MAX, Service};
-use super::support::{Random, SOON, now_ms, pass};
-use super::traffic::{Driver, Gone, Stage};
+use super::support::{Random, now_ms, pass};
+use super::traffic::{Driver, Mix, Stage};
 
 /// Then a new directory is begun, so that looking at everything stays quick however many cycles there are.
 const DIRECTORY_CYCLES: u64 = 20;
@@ -25,8 +24,11 @@ const DRIVERS: usize = 3;
 const RECOVERY_MAX: Duration = Duration::from_secs(3);
 /// Longest wait for a failpoint to be met; then the process is killed anyway.
 const LIFE_MAX: Duration = Duration::from_millis(500);
-/// Longest wait for counts that stay the same for as long as a list takes.
-const LOOK_MAX: Duration = SOON;
+const MIX: Mix = Mix {
+    kinds: &[Kind::None, Kind::Push, Kind::Pull],
+    at_most_once: 0,
+    timeouts_ms: None,
+};
 /// A checkpoint as small as can be, so that one is written every few lives.
 const ENVIRONMENT: [(&str, &str); 2] = [
     ("DUETIME_STORE__CHECKPOINT_BYTES", "64KiB"),
@@ -42,8 +44,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// `--cycles` and `--seed`; `None` if other tests are meant. The usual harness's options are passed over, for
-    /// `cargo test -- …` gives them to all tests.
+    /// `--cycles` and `--seed`; `None` if other tests are meant.
     pub fn of(program: &'static str, cycles: u64) -> Option<Self> {
         let seed = now_ms().unsigned_abs();
         let mut asked = Self {
@@ -51,23 +52,16 @@ impl Asked {
             cycles,
             seed,
         };
-        let mut arguments = std::env::args().skip(1);
-        while let Some(argument) = arguments.next() {
-            let mut number = || {
-                let number = arguments.next().and_then(|text| text.parse().ok());
-                number.unwrap_or_else(|| panic!("{argument} takes a number"))
+        let is_meant = is_asked_for(program, |option, value| {
+            let into = match option {
+                "--cycles" => &mut asked.cycles,
+                "--seed" => &mut asked.seed,
+                _ => return false,
             };
-            match argument.as_str() {
-                "--cycles" => asked.cycles = number(),
-                "--seed" => asked.seed = number(),
-                "--list" => return None,
-                "--skip" | "--test-threads" | "--color" | "--format" => drop(arguments.next()),
-                option if option.starts_with('-') => {}
-                filter if program.contains(filter) => {}
-                _ => return None,
-            }
-        }
-        Some(asked)
+            *into = number(option, &value());
+            true
+        });
+        is_meant.then_some(asked)
     }
 
     /// Runs the cycles. `prepare` does something to each new directory.
@@ -168,7 +162,9 @@ impl Run {
             service: Service::unstarted(&ENVIRONMENT),
             receiver: Receiver::start(),
             ledger: Mutex::default(),
-            drivers: (0..DRIVERS).map(|name| Driver::new(name, seed)).collect(),
+            drivers: (0..DRIVERS)
+                .map(|name| Driver::new(name, seed, MIX))
+                .collect(),
             random: Random::new(seed),
             deaths: Vec::new(),
             killed_at: BTreeMap::new(),
@@ -281,7 +277,7 @@ impl Run {
         self.service.set("FAILPOINTS", "");
         let looked = match self.service.try_start(START_MAX) {
             Ok(()) if is_last => self.drain(),
-            Ok(()) => self.look(),
+            Ok(()) => self.stage().look_at_all(),
             Err(why) => Err(format!("it does not start again: {why}")),
         };
         if let Err(why) = looked {
@@ -295,133 +291,10 @@ impl Run {
         }
     }
 
-    /// Compares every task with its promise, and the counts with the tasks.
-    fn look(&self) -> Result<(), String> {
-        let stage = self.stage();
-        let doubtful = self.ledger.lock().doubtful_creates();
-        let end = Instant::now() + LOOK_MAX;
-        let mut disagreed = 0;
-        // Due tasks go on meanwhile: a list counts if nothing was counted otherwise before and after it.
-        let found = loop {
-            stage.note_hits();
-            self.ledger.lock().mark();
-            let before = counts(&stage.get("/v1/stats")?);
-            let found = self.list()?;
-            if before == counts(&stage.get("/v1/stats")?) {
-                let mut listed: Counts = BTreeMap::new();
-                for task in found.values() {
-                    let (topic, state) = (text(&task["topic"]), text(&task["state"]));
-                    *listed.entry((topic, state)).or_default() += 1;
-                }
-                // A task may be handed out again within one look, and be counted the same before and after it: what
-                // is wrong stays wrong.
-                disagreed += u32::from(listed != before);
-                if listed != before && disagreed < 5 && Instant::now() < end {
-                    continue;
-                }
-                if listed != before {
-                    return Err(format!(
-                        "counts do not agree with lists\n      counted: {before:?}\n      listed: {listed:?}"
-                    ));
-                }
-                break found;
-            }
-            if Instant::now() > end {
-                return Err(format!(
-                    "the counts do not come to rest within {LOOK_MAX:?}"
-                ));
-            }
-        };
-        stage.note_hits();
-        let wanted = self.ledger.lock().wanted();
-        if let Some(stranger) = found.keys().find(|key| !wanted.contains(*key)) {
-            return Err(format!(
-                "nobody made this task, or it was not there before: {}",
-                found[stranger]
-            ));
-        }
-        for key in wanted {
-            let mut ledger = self.ledger.lock();
-            match found.get(&key) {
-                Some(task) => ledger.looked_at(&key, task, true),
-                None => ledger.missed(&key),
-            }
-        }
-        // A create that got no answer, sent again: it is the same task, or there was none.
-        for key in doubtful {
-            let was = found.get(&key).map(|found| &found["id"]);
-            let request = self.ledger.lock().promise(&key).request.clone();
-            if was.is_none() {
-                self.ledger.lock().creating(&key);
-            }
-            let headers = [("idempotency-key", key.as_str())];
-            let reply = stage
-                .client
-                .json("POST", "/v1/tasks", &headers, &request)
-                .map_err(|gone| gone.to_string())?;
-            let task = reply.json();
-            if reply.status != 201 || was.is_some_and(|was| *was != task["id"]) {
-                return Err(format!(
-                    "{key}, sent again, was {was:?} and is now {} {task}",
-                    reply.status
-                ));
-            }
-            if was.is_none() {
-                self.ledger.lock().told(&key, &task, true);
-            }
-        }
-        // Each is also found by its key.
-        for key in found.keys().step_by(1 + found.len() / 10) {
-            let topic = self.ledger.lock().promise(key).kind.topic();
-            let by_key = stage.get(&key_path(topic, key))?;
-            if by_key["id"] != found[key]["id"] {
-                return Err(format!("by its key, {} is {by_key}", found[key]));
-            }
-        }
-        Ok(())
-    }
-
-    /// All tasks there are, by key.
-    fn list(&self) -> Result<BTreeMap<String, Value>, String> {
-        let stage = self.stage();
-        let mut found = BTreeMap::new();
-        let mut cursor = String::new();
-        loop {
-            let page = stage.get(&format!("/v1/tasks?limit=1000{cursor}"))?;
-            for task in page["items"].as_array().into_iter().flatten() {
-                if let Some(twin) = found.insert(text(&task["key"]), task.clone()) {
-                    return Err(format!(
-                        "two tasks have one key:\n      {twin}\n      {task}"
-                    ));
-                }
-            }
-            match page["next_cursor"].as_str() {
-                Some(next) => cursor = format!("&cursor={next}"),
-                None => return Ok(found),
-            }
-        }
-    }
-
     /// Everything that is due ends.
     fn drain(&mut self) -> Result<(), String> {
-        let end = Instant::now() + 2 * SOON;
         let mut worker = Random::new(self.random.below(u64::MAX));
-        loop {
-            self.look()?;
-            let overdue = self.ledger.lock().overdue();
-            if overdue.is_empty() {
-                return Ok(());
-            }
-            if Instant::now() > end {
-                let promise = format!("{:?}", self.ledger.lock().promise(&overdue[0]));
-                return Err(format!(
-                    "{} tasks are due and do not end, among them {promise}",
-                    overdue.len()
-                ));
-            }
-            let gone = |_: Gone| "the process is gone while nothing is done to it".to_owned();
-            while self.stage().lease_some(&mut worker).map_err(gone)? > 0 {}
-        }
+        self.stage().drain(&mut worker)
     }
 
     fn stage(&self) -> Stage<'_> {
@@ -461,23 +334,4 @@ impl Run {
             self.service.keep().display()
         );
     }
-}
-
-/// How many tasks of a topic are in a state.
-type Counts = BTreeMap<(String, String), u64>;
-
-fn counts(stats: &Value) -> Counts {
-    let mut counts = BTreeMap::new();
-    for topic in stats["topics"].as_array().into_iter().flatten() {
-        for (state, count) in topic["states"].as_object().into_iter().flatten() {
-            if let Some(count) = count.as_u64().filter(|count| *count > 0) {
-                counts.insert((text(&topic["topic"]), state.clone()), count);
-            }
-        }
-    }
-    counts
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }

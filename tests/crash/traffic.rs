@@ -7,10 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::ledger::{Held, Kind, Ledger};
+use super::ledger::{Held, Kind, Ledger, Start};
 use super::support::client::{Client, Reply};
 use super::support::receiver::{Answer, Receiver, status};
-use super::support::{Random, fixed, iso, now_ms, push};
+use super::support::{Random, fixed, iso, length, now_ms, push};
 
 /// Creates of one driver between two deaths; then it only does things to what there is.
 const CREATES_PER_LIFE: usize = 25;
@@ -19,6 +19,8 @@ const IN_HAND: usize = 40;
 /// More than a crash per attempt for a whole run.
 const ATTEMPTS: u32 = 5_000;
 const HOUR_MS: u64 = 3_600_000;
+/// Functions that call where their task's payload says: one that is async, one that blocks its thread.
+pub const HANDLERS: [&str; 2] = ["calls", "calls-blocking"];
 
 /// The process is gone.
 pub struct Gone;
@@ -47,19 +49,31 @@ pub struct Stage<'a> {
     pub ledger: &'a Mutex<Ledger>,
 }
 
+/// What kinds of tasks callers make.
+#[derive(Clone, Copy)]
+pub struct Mix {
+    pub kinds: &'static [Kind],
+    /// So many of a hundred must not be started again in doubt.
+    pub at_most_once: u64,
+    /// Length of an attempt and of its grace in milliseconds, if not the service's own.
+    pub timeouts_ms: Option<(u64, u64)>,
+}
+
 /// A caller. Each has tasks of its own, so that it knows what it did to them and in which order.
 pub struct Driver {
     name: usize,
+    mix: Mix,
     made: usize,
     in_hand: Vec<String>,
     random: Random,
 }
 
 impl Driver {
-    pub fn new(name: usize, seed: u64) -> Self {
+    pub fn new(name: usize, seed: u64, mix: Mix) -> Self {
         let random = Random::new(seed ^ (name as u64 + 1).wrapping_mul(0xD1B5_4A32_D192_ED03));
         Self {
             name,
+            mix,
             made: 0,
             in_hand: Vec::new(),
             random,
@@ -70,14 +84,18 @@ impl Driver {
     pub fn drive(&mut self, stage: &Stage<'_>) -> Result<Infallible, Gone> {
         let goal = self.made + CREATES_PER_LIFE;
         loop {
-            let surplus = self.in_hand.len().saturating_sub(IN_HAND);
-            self.in_hand.drain(..surplus);
-            let may_create = self.made < goal;
-            match self.random.below(100) {
-                0..=29 if may_create => self.create(stage)?,
-                30..=33 if may_create => self.create_many(stage)?,
-                _ => self.act(stage)?,
-            }
+            self.step(stage, self.made < goal)?;
+        }
+    }
+
+    /// One request.
+    pub fn step(&mut self, stage: &Stage<'_>, may_create: bool) -> Result<(), Gone> {
+        let surplus = self.in_hand.len().saturating_sub(IN_HAND);
+        self.in_hand.drain(..surplus);
+        match self.random.below(100) {
+            0..=29 if may_create => self.create(stage),
+            30..=33 if may_create => self.create_many(stage),
+            _ => self.act(stage),
         }
     }
 
@@ -128,7 +146,7 @@ impl Driver {
     fn invent(&mut self, stage: &Stage<'_>, once: bool) -> (String, Value) {
         self.made += 1;
         let key = format!("d{}-{}", self.name, self.made);
-        let kind = Kind::ALL[self.random.below(3) as usize];
+        let kind = self.mix.kinds[self.random.below(self.mix.kinds.len() as u64) as usize];
         let due_in = match self.random.below(10) {
             0..=4 => self.random.below(300),
             5..=7 => 300 + self.random.below(2_500),
@@ -140,27 +158,27 @@ impl Driver {
             1..=5 => self.random.below(8_000),
             _ => self.random.below(300),
         };
+        let mut payload = json!({"n": self.made, "pad": "x".repeat(pad as usize)});
         let action = match kind {
             Kind::None => json!({"none": {}}),
             Kind::Pull => json!({"pull": {}}),
-            Kind::Push => {
-                let slow = Answer::Later(
-                    Duration::from_millis(20 + self.random.below(60)),
-                    200,
-                    String::new(),
-                );
-                let answers = match self.random.below(4) {
-                    0 => vec![status(500), status(200)],
-                    1 => vec![slow],
-                    _ => vec![status(200)],
-                };
-                push(&stage.receiver.on(&format!("/{key}"), &answers))
+            Kind::Push => push(&self.called(stage, &key)),
+            Kind::Handler => {
+                payload["url"] = json!(self.called(stage, &key));
+                let name = HANDLERS[self.random.below(HANDLERS.len() as u64) as usize];
+                json!({"handler": {"name": name}})
             }
         };
-        let body = json!({
+        let mut body = json!({
             "topic": kind.topic(), "key": key, "due_at": iso(now_ms() + due_in as i64), "action": action,
-            "retry": fixed(50, ATTEMPTS), "payload": {"n": self.made, "pad": "x".repeat(pad as usize)},
+            "retry": fixed(50, ATTEMPTS), "payload": payload,
         });
+        if let Some((attempt, grace)) = self.mix.timeouts_ms {
+            body["timeouts"] = json!({"attempt": length(attempt), "grace": length(grace)});
+        }
+        if self.random.below(100) < self.mix.at_most_once {
+            body["delivery"] = json!("at_most_once");
+        }
         let mut ledger = stage.ledger.lock();
         ledger.invented(&key, kind, body.clone(), once);
         ledger.creating(&key);
@@ -169,6 +187,17 @@ impl Driver {
             self.in_hand.push(key.clone());
         }
         (key, body)
+    }
+
+    /// Where a task's attempts call, and what they are told there.
+    fn called(&mut self, stage: &Stage<'_>, key: &str) -> String {
+        let slow = Duration::from_millis(20 + self.random.below(60));
+        let answers = match self.random.below(4) {
+            0 => vec![status(500), status(200)],
+            1 => vec![Answer::Later(slow, 200, String::new())],
+            _ => vec![status(200)],
+        };
+        stage.receiver.on(&format!("/{key}"), &answers)
     }
 
     /// Does something to a task that it has in hand.
@@ -311,7 +340,12 @@ impl Stage<'_> {
         for lease in &leases {
             let key = lease["task"]["key"].as_str().unwrap_or_default().to_owned();
             let attempt = lease["attempt"].as_u64().unwrap_or_default();
-            self.ledger.lock().started(&key, attempt, leased_at);
+            let start = Start {
+                attempt,
+                token: lease["token"].as_u64(),
+                at_ms: leased_at,
+            };
+            self.ledger.lock().started(&key, start);
             let Held::Live { due_ms } = Held::of(&lease["task"]) else {
                 self.ledger.lock().violate(
                     &key,

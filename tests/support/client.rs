@@ -127,7 +127,13 @@ impl Reply {
 
 fn read_more(stream: &mut TcpStream, into: &mut Vec<u8>) -> io::Result<usize> {
     let mut part = [0; 16 * 1024];
-    let read = stream.read(&mut part)?;
+    let read = loop {
+        match stream.read(&mut part) {
+            // This process was stopped for a while.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => break read?,
+        }
+    };
     into.extend_from_slice(&part[..read]);
     Ok(read)
 }

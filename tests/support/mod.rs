@@ -12,10 +12,12 @@
 
 pub mod client;
 pub mod engine;
+pub mod program;
 pub mod receiver;
 pub mod service;
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
@@ -38,6 +40,17 @@ pub fn until<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T
         assert!(Instant::now() < end, "not within {within:?}: {what}");
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Sends a signal, by its name without SIG.
+pub fn signal(process: u32, name: &str) {
+    let told = Command::new("kill")
+        .args([&format!("-{name}"), &process.to_string()])
+        .status();
+    assert!(
+        told.is_ok_and(|status| status.success()),
+        "SIG{name} can be sent"
+    );
 }
 
 /// Lets real time pass, where its passing is the subject.

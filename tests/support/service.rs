@@ -2,6 +2,7 @@
 //! again on both.
 
 use std::fs::File;
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::client::Client;
-use super::{LOOK_EVERY, SOON, assert_no_blobs, pass, until};
+use super::{LOOK_EVERY, SOON, assert_no_blobs, pass, signal, until};
 
 /// Ports below those that the system gives to outgoing connections, so that a restarted service finds its own
 /// still free.
@@ -31,6 +32,8 @@ pub struct Service {
     home: TempDir,
     data: PathBuf,
     environment: Vec<(String, String)>,
+    /// The binary, or something that takes the same arguments.
+    program: PathBuf,
     child: Option<Child>,
     client: Client,
 }
@@ -72,6 +75,7 @@ impl Service {
             data: home.path().join("data"),
             home,
             environment: environment.iter().map(own).collect(),
+            program: PathBuf::from(BINARY),
             child: None,
             client: Client {
                 address: free_address(),
@@ -89,6 +93,11 @@ impl Service {
         self.data = data;
     }
 
+    /// Another program than the binary, for the next start.
+    pub fn set_program(&mut self, program: PathBuf) {
+        self.program = program;
+    }
+
     /// Starts the process on the same directory and port, and waits until it is ready.
     pub fn start_again(&mut self) {
         let started = self.try_start(START_MAX);
@@ -103,12 +112,14 @@ impl Service {
             .append(true)
             .open(self.log_path());
         let log = log.expect("the log can be written");
-        let mut command = command(&["serve", "--listen", &address]);
-        let child = command
+        let mut command = Command::new(&self.program);
+        let child = configured_by_nothing(&mut command)
+            .args(["serve", "--listen", &address])
             .arg("--data")
             .arg(&self.data)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(self.home.path())
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn();
@@ -161,17 +172,18 @@ impl Service {
     pub fn terminate(&mut self) -> (ExitStatus, Duration) {
         let mut child = self.child.take().expect("it runs");
         let asked_at = Instant::now();
-        let told = Command::new("kill")
-            .args(["-TERM", &child.id().to_string()])
-            .status();
-        assert!(
-            told.is_ok_and(|status| status.success()),
-            "SIGTERM can be sent"
-        );
+        signal(child.id(), "TERM");
         let status = until("the service leaves after SIGTERM", SOON, || {
             child.try_wait().expect("its status can be asked for")
         });
         (status, asked_at.elapsed())
+    }
+
+    /// Writes a line to its standard input.
+    pub fn tell(&mut self, line: &str) -> io::Result<()> {
+        let child = self.child.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let stdin = child.stdin.as_mut().expect("it is piped");
+        writeln!(stdin, "{line}")
     }
 
     /// Another environment variable for the next start.
@@ -223,7 +235,7 @@ impl Drop for Service {
         // Those of a failpoint are wanted.
         let panicked = log
             .lines()
-            .any(|line| line.contains("panicked") && !line.contains("failpoint"));
+            .any(|line| line.contains("panicked: ") && !line.contains("failpoint"));
         assert!(!panicked, "the service panicked:\n{log}");
         assert_no_blobs(&self.data);
     }
@@ -232,7 +244,13 @@ impl Drop for Service {
 /// The binary with these arguments, in an environment that configures nothing.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
-    command.args(arguments).stdin(Stdio::null());
+    configured_by_nothing(&mut command)
+        .args(arguments)
+        .stdin(Stdio::null());
+    command
+}
+
+fn configured_by_nothing(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("DUETIME_") {
             command.env_remove(name);

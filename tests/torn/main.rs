@@ -17,7 +17,10 @@ mod support;
 #[cfg(target_os = "linux")]
 mod disk;
 #[path = "../crash/ledger.rs"]
+#[expect(dead_code, reason = "each program uses its part")]
 mod ledger;
+#[path = "../crash/look.rs"]
+mod look;
 #[path = "../crash/run.rs"]
 mod run;
 #[path = "../crash/traffic.rs"]
