@@ -182,6 +182,8 @@ sections! {
         allow_private: bool = false;
         /// Attempts that may run at a time, all shards together.
         running: usize = 512, within 1..=1_000_000, "from 1 to 1000000";
+        /// Of them, those to one host and port; each shard may have its part, rounded up.
+        per_host: usize = 128, within 1..=1_000_000, "from 1 to 1000000";
     }
 
     /// `[backup]`: copies of all there is, made by themselves.

@@ -149,6 +149,33 @@ fn the_last_step_of_a_ladder_repeats_until_the_task_is_dead() {
 }
 
 #[test]
+fn one_silent_receiver_does_not_keep_the_others_of_its_topic_waiting() {
+    // Others would share the slots.
+    let (api, silent, healthy) = (Service::start(), Receiver::start(), Receiver::start());
+    let to =
+        |url: &str| json!({"topic": "shops", "action": push(url), "timeouts": {"attempt": "PT1M"}});
+    // More than all the slots that there are.
+    let url = silent.on("/silent", &[Answer::Silence]);
+    let tasks = api.made_many(&vec![to(&url); 1200]);
+    silent.wait("/silent", 64);
+    let url = healthy.on("/healthy", &[ok(&json!(1))]);
+    for task in api.made_many(&vec![to(&url); 50]) {
+        api.wait_state(&task["id"], "succeeded");
+    }
+    // What is aside was looked at meanwhile, and none of it started.
+    let waits = until("one waits for its host", support::SOON, || {
+        let last = api.task(&tasks[1199]["id"]);
+        (last["blocked_by"] == "host_full").then_some(last)
+    });
+    assert_eq!(
+        (&waits["state"], &waits["attempts"]),
+        (&json!("pending"), &json!(0))
+    );
+    let running = silent.hits("/silent").len();
+    assert!((64..=160).contains(&running), "{running}");
+}
+
+#[test]
 fn a_silent_receiver_is_cut_off_when_the_time_of_the_attempt_is_up() {
     let (api, receiver) = (service(), Receiver::start());
     let late = Answer::Later(Duration::from_millis(1500), 200, "1".to_owned());

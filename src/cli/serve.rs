@@ -118,6 +118,7 @@ fn without_backups(config: &Config) -> crate::engine::Builder {
         .shards(config.shards.count)
         .queue(config.shards.queue)
         .running_max(config.push.running)
+        .per_host_max(config.push.per_host)
         .max_delay(config.limits.max_delay)
         .grace(config.shutdown.grace)
         .egress(egress)

@@ -34,7 +34,7 @@ use crate::shard::wakes::WakeBoard;
 use crate::store::StoreError;
 use crate::store::data_dir::DataDir;
 use crate::store::local::LocalHome;
-use crate::watchdog::{Bounds, ChildContext, ChildSpec, Seat, StartFault, Supervision, Watchdog};
+use crate::watchdog::{Bounds, ChildContext, ChildSpec, Office, StartFault, Supervision, Watchdog};
 
 /// A start that takes longer than this has failed.
 const START_MAX: DurationMs = DurationMs::secs(15 * 60);
@@ -76,7 +76,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         wakes: Arc::new(WakeBoard::new(dir.shards())),
         attempts: Arc::default(),
     };
-    let registry = Arc::new(Seat::default());
+    let registry = Arc::new(Office::default());
     let registry_files = files.clone();
 
     let mut children = vec![
@@ -87,6 +87,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     let files_open = home.open();
     let core_options = CoreOptions {
         running_max: options.running_max.div_ceil(usize::from(dir.shards())),
+        per_host_max: options.per_host_max.div_ceil(usize::from(dir.shards())),
         table: options.table,
         rescue: options.rescue,
         ..CoreOptions::default()
@@ -231,7 +232,7 @@ fn registry_child(
     files: RegistryFiles,
     book: &SharedBook,
     clock: &Clock,
-    slot: &Arc<Seat<Addr<RegistryActor>>>,
+    slot: &Arc<Office<Addr<RegistryActor>>>,
     router: &Arc<ShardRouter>,
     disk: &Arc<Disk>,
 ) -> ChildSpec {

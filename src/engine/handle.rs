@@ -42,7 +42,7 @@ use crate::task::event::Event;
 use crate::task::new_task::NewTask;
 use crate::task::spec::{TaskKey, TopicName};
 use crate::task::topic::TopicBook;
-use crate::watchdog::{Seat, Watchdog};
+use crate::watchdog::{Office, Watchdog};
 
 pub use super::batch::BatchOp;
 pub use super::workers::LeaseAsk;
@@ -68,7 +68,7 @@ pub(super) struct Parts {
     pub started: Now,
     pub clock: Clock,
     pub router: Arc<ShardRouter>,
-    pub registry: Arc<Seat<Addr<RegistryActor>>>,
+    pub registry: Arc<Office<Addr<RegistryActor>>>,
     /// A place for each question to the registry that waits.
     pub registry_room: Arc<Semaphore>,
     pub book: SharedBook,

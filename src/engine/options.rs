@@ -26,6 +26,7 @@ pub struct Builder {
     pub(super) shards: u16,
     pub(super) queue: usize,
     pub(super) running_max: usize,
+    pub(super) per_host_max: usize,
     pub(super) max_delay: DurationMs,
     pub(super) grace: DurationMs,
     pub(super) store: LocalOptions,
@@ -58,6 +59,7 @@ impl Default for Builder {
             shards: 0,
             queue: 20_000,
             running_max: 512,
+            per_host_max: 128,
             max_delay: limits::MAX_DELAY,
             grace: DurationMs::secs(10),
             store: LocalOptions::default(),
@@ -104,6 +106,14 @@ impl Builder {
     #[must_use]
     pub fn running_max(mut self, attempts: usize) -> Self {
         self.running_max = attempts.max(1);
+        self
+    }
+
+    /// How many pushes may run at a time to one host (and port), over all shards: as few as keep one that is silent from
+    /// being in everybody's way. Each shard may have its part, rounded up.
+    #[must_use]
+    pub fn per_host_max(mut self, pushes: usize) -> Self {
+        self.per_host_max = pushes.max(1);
         self
     }
 

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, DurationMs, MonoMs, Now};
 use crate::ids::{AttemptToken, TaskId};
 use crate::task::outcome::{Failure, Outcome};
-use crate::watchdog::{Generation, Seat};
+use crate::watchdog::{Generation, Office};
 
 pub use handler::{HandlerCall, HandlerTask, Handlers};
 pub use http_push::{HttpCall, HttpPushActor, PushDoor};
@@ -89,7 +89,7 @@ pub trait ReportSink: Send + Sync + 'static {
 
 /// All executors, by the work they do.
 pub struct Executors {
-    http: Seat<PushDoor>,
+    http: Office<PushDoor>,
     handlers: Handlers,
     sink: Arc<dyn ReportSink>,
     clock: Clock,
@@ -99,7 +99,7 @@ impl Executors {
     /// Executors that report to `sink`; pushes are given back until there is an actor for them.
     pub fn new(handlers: Handlers, sink: Arc<dyn ReportSink>, clock: Clock) -> Self {
         Self {
-            http: Seat::default(),
+            http: Office::default(),
             handlers,
             sink,
             clock,

@@ -60,6 +60,8 @@ const CANCEL_BYTES: usize = 128;
 pub struct CoreOptions {
     /// Attempts of executors of ours at a time.
     pub running_max: usize,
+    /// Of them, pushes to one host.
+    pub per_host_max: usize,
     /// Alarms served in one step, per clock.
     pub alarms_per_step: usize,
     /// How its tasks are kept.
@@ -72,6 +74,7 @@ impl Default for CoreOptions {
     fn default() -> Self {
         Self {
             running_max: 512,
+            per_host_max: 128,
             alarms_per_step: 4096,
             table: TableOptions::default(),
             rescue: RescueOptions::default(),
@@ -179,7 +182,7 @@ pub struct ShardCore {
 impl ShardCore {
     /// An empty shard.
     pub fn new(id: ShardId, options: CoreOptions, book: Arc<TopicBook>, now: Now) -> Self {
-        let slots = Slots::new(options.running_max);
+        let slots = Slots::new(options.running_max, options.per_host_max);
         let table = TaskTable::new(options.table);
         let rescue = Rescue::new(options.rescue);
         Self {
@@ -270,8 +273,9 @@ impl ShardCore {
                 entry.task.token,
                 alarms_of(&entry.task, Place::InFlight),
             );
-            if entry.task.spec.action.is_dispatched() {
-                self.slots.take(&topic, id);
+            let action = &entry.task.spec.action;
+            if action.is_dispatched() {
+                self.slots.take(&topic, action.host(), id);
             }
             for alarm in alarms.into_iter().flatten() {
                 self.wheels.set(alarm);
@@ -426,6 +430,8 @@ impl ShardCore {
         let mut new_alarms = alarms_of(task, new_place);
         let (topic, new_state, lateness) = (task.topic.clone(), task.state, task.lateness_ms);
         let dispatched = task.spec.action.is_dispatched();
+        let takes_slot = dispatched && !state.is_in_flight() && new_state.is_in_flight();
+        let host = takes_slot.then(|| task.spec.action.host()).flatten();
         // A record that is written anew stands in memory, and its chunk will have an alarm for it.
         if let [Some(alarm), None] = new_alarms
             && is_written
@@ -452,8 +458,8 @@ impl ShardCore {
         if dispatched && state.is_in_flight() && !new_state.is_in_flight() {
             self.slots.give_back(&topic, id);
         }
-        if dispatched && !state.is_in_flight() && new_state.is_in_flight() {
-            self.slots.take(&topic, id);
+        if takes_slot {
+            self.slots.take(&topic, host, id);
         }
         let line = self.table.topic_mut(&topic, now.mono);
         if !state.is_ended() && new_state.is_ended() {
@@ -647,6 +653,9 @@ impl ShardCore {
         let due = task.next.is_reached(now);
         let blocked_by = match (task.state, place) {
             (State::Pending | State::Retrying, _) if due && held => Some("topic_paused"),
+            (State::Pending | State::Retrying, Place::Queued) if self.slots.is_aside(task.id) => {
+                Some("host_full")
+            }
             (State::Pending | State::Retrying, Place::Queued) => Some("executor_full"),
             (State::Pending | State::Retrying, Place::Ready) => Some("no_worker"),
             _ => None,

@@ -1,41 +1,72 @@
-//! Slots of the executors: who has one, who waits for one, and no topic with more than its share.
+//! Slots of the executors: who has one, who waits for one, and no topic and no host with more than its share.
 //!
-//! A silent receiver keeps its attempts' slots until their time is up. If it could have all of them, every other
-//! topic would wait with it; so a topic may have three quarters of a shard's slots, and the rest stays for the others:
+//! A silent receiver keeps its attempts' slots until their time is up. If it could have all of them, everybody else
+//! would wait with it. So a topic may have three quarters of a shard's slots, a host only so many, and the rest stays
+//! for the others:
 //!
 //! ```text
-//!  slots  [A A A A A A A A A A A A · · · ·]      A has its share, and waits
-//!  waiting  A A A A …   B                        B, due later, goes first
+//!  slots    [A A A A A A A A A A A A · · · ·]      A has its share, and waits
+//!  waiting   A A A A …   B                         B, due later, goes first
 //! ```
 //!
-//! Who waits is served in due order, but for topics that have their share. Cost: O(log n) per change; a look for the
-//! next passes over at most one topic per share that is full.
+//! Who waits is served in due order, but for topics and hosts that have their share. Whom a task is for is not known
+//! while it sleeps. So all wait in their topic's line, and one whose host turns out to be full when it has its turn is
+//! set aside, into a line for that host:
+//!
+//! ```text
+//!  topic's line        x? y? y? …      the first is read: it is for x, and x is full
+//!  aside, for host x   x x             has its turn again when x has room
+//! ```
+//!
+//! At most 4096 tasks of a topic are set aside; then it waits as a whole. Cost: O(log n) per change; a look for the next
+//! passes over at most one line per share that is full.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::ids::{IdSet, TaskId};
-use crate::task::spec::{ByTopic, TopicName};
+use crate::ids::{ById, IdSet, TaskId};
+use crate::task::spec::{ByTopic, HostId, TopicName};
 
-/// Slots and the line before them. See the module's header.
+/// Most tasks of a topic that are set aside for full hosts, each of which was read to learn its host.
+const ASIDE_MAX: usize = 4096;
+
+/// Slots and the lines before them. See the module's header.
 #[derive(Debug)]
 pub struct Slots {
     max: usize,
+    per_host: usize,
     taken: IdSet,
     taken_by: ByTopic<usize>,
-    lines: ByTopic<BTreeSet<(i64, TaskId)>>,
+    /// The hosts of those who have a slot, where they have one.
+    hosts: ById<HostId>,
+    taken_for: HashMap<HostId, usize>,
+    lines: HashMap<Line, BTreeSet<(i64, TaskId)>>,
     /// The first of each line.
-    heads: BTreeMap<(i64, TaskId), TopicName>,
+    heads: BTreeMap<(i64, TaskId), Line>,
+    aside: ById<HostId>,
+    aside_by: ByTopic<usize>,
+}
+
+/// Tasks of a topic in due order: all of them, or those set aside for a host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Line {
+    topic: TopicName,
+    host: Option<HostId>,
 }
 
 impl Slots {
-    /// This many free slots.
-    pub fn new(max: usize) -> Self {
+    /// This many free slots, of which so many may be taken for one host.
+    pub fn new(max: usize, per_host: usize) -> Self {
         Self {
             max,
+            per_host,
             taken: IdSet::default(),
             taken_by: ByTopic::default(),
-            lines: ByTopic::default(),
+            hosts: ById::default(),
+            taken_for: HashMap::new(),
+            lines: HashMap::new(),
             heads: BTreeMap::new(),
+            aside: ById::default(),
+            aside_by: ByTopic::default(),
         }
     }
 
@@ -44,28 +75,38 @@ impl Slots {
         self.max - self.max / 4
     }
 
-    /// Whether a task of this topic may have a slot now.
+    /// Whether a task of this topic may have a slot now, if its host has room.
     pub fn has_room_for(&self, topic: &TopicName) -> bool {
         let has = self.taken_by.get(topic).copied().unwrap_or(0);
         self.taken.len() < self.max && has < self.share()
     }
 
+    /// Whether fewer attempts are out to this host than may be.
+    pub fn host_has_room(&self, host: Option<HostId>) -> bool {
+        let taken = host.and_then(|host| self.taken_for.get(&host));
+        taken.is_none_or(|taken| *taken < self.per_host)
+    }
+
     /// Takes a slot. The caller has asked whether there is room, or takes over an attempt that runs already.
-    pub fn take(&mut self, topic: &TopicName, id: TaskId) {
-        if self.taken.insert(id) {
-            *self.taken_by.entry(topic.clone()).or_default() += 1;
+    pub fn take(&mut self, topic: &TopicName, host: Option<HostId>, id: TaskId) {
+        if !self.taken.insert(id) {
+            return;
+        }
+        *self.taken_by.entry(topic.clone()).or_default() += 1;
+        if let Some(host) = host {
+            self.hosts.insert(id, host);
+            *self.taken_for.entry(host).or_default() += 1;
         }
     }
 
     /// Gives a slot back.
     pub fn give_back(&mut self, topic: &TopicName, id: TaskId) {
-        if self.taken.remove(&id)
-            && let Some(has) = self.taken_by.get_mut(topic)
-        {
-            *has -= 1;
-            if *has == 0 {
-                self.taken_by.remove(topic);
-            }
+        if !self.taken.remove(&id) {
+            return;
+        }
+        count_down(&mut self.taken_by, topic);
+        if let Some(host) = self.hosts.remove(&id) {
+            count_down(&mut self.taken_for, &host);
         }
     }
 
@@ -81,54 +122,99 @@ impl Slots {
 
     /// Gets in line.
     pub fn wait(&mut self, topic: &TopicName, fire_ms: i64, id: TaskId) {
-        self.change_line(topic, |line| line.insert((fire_ms, id)));
+        self.change_line(topic, None, |line| line.insert((fire_ms, id)));
+    }
+
+    /// Goes from the topic's line into that for a host which is full.
+    pub fn set_aside(&mut self, topic: &TopicName, fire_ms: i64, id: TaskId, host: HostId) {
+        self.leave(topic, fire_ms, id);
+        self.aside.insert(id, host);
+        *self.aside_by.entry(topic.clone()).or_default() += 1;
+        self.change_line(topic, Some(host), |line| line.insert((fire_ms, id)));
+    }
+
+    /// Whether a task that waits was set aside because its host was full.
+    pub fn is_aside(&self, id: TaskId) -> bool {
+        self.aside.contains_key(&id)
     }
 
     /// Leaves the line.
     pub fn leave(&mut self, topic: &TopicName, fire_ms: i64, id: TaskId) {
-        self.change_line(topic, |line| line.remove(&(fire_ms, id)));
+        let host = self.aside.remove(&id);
+        if host.is_some() {
+            count_down(&mut self.aside_by, topic);
+        }
+        self.change_line(topic, host, |line| line.remove(&(fire_ms, id)));
     }
 
     fn change_line(
         &mut self,
         topic: &TopicName,
+        host: Option<HostId>,
         change: impl FnOnce(&mut BTreeSet<(i64, TaskId)>) -> bool,
     ) {
-        let line = self.lines.entry(topic.clone()).or_default();
+        let topic = topic.clone();
+        let name = Line { topic, host };
+        let line = self.lines.entry(name.clone()).or_default();
         let before = line.first().copied();
         change(line);
         let after = line.first().copied();
-        if before != after {
-            if let Some(head) = before {
-                self.heads.remove(&head);
-            }
-            match after {
-                Some(head) => drop(self.heads.insert(head, topic.clone())),
-                None => drop(self.lines.remove(topic)),
-            }
-        } else if after.is_none() {
-            self.lines.remove(topic);
+        if before != after
+            && let Some(head) = before
+        {
+            self.heads.remove(&head);
+        }
+        match after {
+            Some(head) if before != after => drop(self.heads.insert(head, name)),
+            Some(_) => {}
+            None => drop(self.lines.remove(&name)),
         }
     }
 
-    /// Who is to have the next slot: the first in due order whose topic may have one.
+    /// Who is to have the next slot: the first in due order whose topic, and whose host if it is known, may have one.
     pub fn next(&self) -> Option<(TopicName, i64, TaskId)> {
-        let (head, topic) = self
-            .heads
-            .iter()
-            .find(|(_, topic)| self.has_room_for(topic))?;
-        Some((topic.clone(), head.0, head.1))
+        let may_have_one = |line: &Line| {
+            self.has_room_for(&line.topic)
+                && match line.host {
+                    Some(_) => self.host_has_room(line.host),
+                    None => self
+                        .aside_by
+                        .get(&line.topic)
+                        .is_none_or(|n| *n < ASIDE_MAX),
+                }
+        };
+        let (head, line) = self.heads.iter().find(|(_, line)| may_have_one(line))?;
+        Some((line.topic.clone(), head.0, head.1))
     }
 
     /// The first of each line.
     pub fn heads(&self) -> impl Iterator<Item = (&TopicName, TaskId)> {
-        self.heads.iter().map(|((_, id), topic)| (topic, *id))
+        self.heads.iter().map(|((_, id), line)| (&line.topic, *id))
     }
 
     /// Everybody who waits, in no order.
     #[cfg(test)]
     pub fn waiting(&self) -> impl Iterator<Item = (i64, TaskId)> + '_ {
         self.lines.values().flatten().copied()
+    }
+
+    /// Each host with the slots that are taken for it.
+    #[cfg(test)]
+    pub fn taken_for(&self) -> &HashMap<HostId, usize> {
+        &self.taken_for
+    }
+}
+
+/// Counts one less, and nothing at zero.
+fn count_down<K: Eq + std::hash::Hash, S: std::hash::BuildHasher>(
+    counts: &mut HashMap<K, usize, S>,
+    of: &K,
+) {
+    if let Some(count) = counts.get_mut(of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(of);
+        }
     }
 }
 
@@ -149,10 +235,10 @@ mod tests {
     #[test]
     fn a_topic_with_its_share_waits_and_others_go_before_it() {
         let (a, b) = (topic("a"), topic("b"));
-        let mut slots = Slots::new(8);
+        let mut slots = Slots::new(8, 8);
         for n in 0..6 {
             assert!(slots.has_room_for(&a));
-            slots.take(&a, id(n));
+            slots.take(&a, None, id(n));
         }
         slots.wait(&a, 10, id(10));
         slots.wait(&b, 20, id(11));
@@ -167,20 +253,20 @@ mod tests {
 
     #[test]
     fn all_slots_are_given_out_and_not_one_more() {
-        let mut slots = Slots::new(2);
+        let mut slots = Slots::new(2, 2);
         for (n, name) in ["a", "b"].into_iter().enumerate() {
             assert!(slots.has_room_for(&topic(name)));
-            slots.take(&topic(name), id(n as u64));
+            slots.take(&topic(name), None, id(n as u64));
         }
         assert!(!slots.has_room_for(&topic("c")));
         slots.give_back(&topic("a"), id(0));
         assert!(slots.has_room_for(&topic("c")));
-        assert!(Slots::new(1).has_room_for(&topic("a")));
+        assert!(Slots::new(1, 1).has_room_for(&topic("a")));
     }
 
     #[test]
     fn within_and_between_topics_the_earliest_due_is_served_first() {
-        let mut slots = Slots::new(4);
+        let mut slots = Slots::new(4, 4);
         for (name, fire_ms, n) in [("a", 30, 1), ("a", 10, 2), ("b", 20, 3), ("a", 10, 1)] {
             slots.wait(&topic(name), fire_ms, id(n));
         }
@@ -191,5 +277,65 @@ mod tests {
         }
         assert_eq!(served, [(10, id(1)), (10, id(2)), (20, id(3)), (30, id(1))]);
         assert!(slots.lines.is_empty());
+    }
+
+    #[test]
+    fn a_full_host_is_waited_for_aside_and_others_go_before_it() {
+        let (a, b) = (topic("a"), topic("b"));
+        let (silent, other) = (HostId::of("silent"), HostId::of("other"));
+        let mut slots = Slots::new(8, 2);
+        for n in 0..2 {
+            assert!(slots.host_has_room(Some(silent)));
+            slots.take(&a, Some(silent), id(n));
+        }
+        assert!(!slots.host_has_room(Some(silent)));
+        assert!(slots.host_has_room(Some(other)) && slots.host_has_room(None));
+        for (name, fire_ms, n) in [(&a, 10, 10), (&a, 20, 11), (&b, 30, 12), (&a, 40, 13)] {
+            slots.wait(name, fire_ms, id(n));
+        }
+        // The first two are for the silent one, as they are read.
+        for (fire_ms, n) in [(10, 10), (20, 11)] {
+            assert_eq!(slots.next(), Some((a.clone(), fire_ms, id(n))));
+            slots.set_aside(&a, fire_ms, id(n), silent);
+            assert!(slots.is_aside(id(n)));
+        }
+        assert_eq!(slots.next(), Some((b.clone(), 30, id(12))));
+        slots.leave(&b, 30, id(12));
+        assert_eq!(slots.next(), Some((a.clone(), 40, id(13))));
+        slots.give_back(&a, id(0));
+        assert_eq!(slots.next(), Some((a.clone(), 10, id(10))), "due first");
+        slots.leave(&a, 10, id(10));
+        slots.take(&a, Some(silent), id(10));
+        assert_eq!(slots.next(), Some((a.clone(), 40, id(13))));
+        slots.leave(&a, 20, id(11));
+        slots.leave(&a, 40, id(13));
+        assert!(slots.nobody_waits() && slots.lines.is_empty());
+        assert!(slots.aside.is_empty() && slots.aside_by.is_empty());
+        for n in [1, 10] {
+            slots.give_back(&a, id(n));
+        }
+        assert!(slots.hosts.is_empty() && slots.taken_for.is_empty());
+    }
+
+    #[test]
+    fn a_topic_with_too_many_aside_waits_as_a_whole_and_others_do_not() {
+        let (a, b) = (topic("a"), topic("b"));
+        let silent = HostId::of("silent");
+        let mut slots = Slots::new(8, 1);
+        slots.take(&a, Some(silent), id(0));
+        let many = ASIDE_MAX as u64 + 2;
+        for n in 1..=many {
+            slots.wait(&a, n as i64, id(n));
+        }
+        slots.wait(&b, i64::MAX, id(many + 1));
+        let mut read = 0;
+        while let Some((next, fire_ms, id)) = slots.next().filter(|(next, ..)| *next == a) {
+            slots.set_aside(&next, fire_ms, id, silent);
+            read += 1;
+        }
+        assert_eq!(read, ASIDE_MAX);
+        assert_eq!(slots.next().map(|(next, ..)| next), Some(b));
+        slots.give_back(&a, id(0));
+        assert_eq!(slots.next(), Some((a, 1, id(1))));
     }
 }

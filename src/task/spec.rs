@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::Xxh3Builder;
+use xxhash_rust::xxh3::{Xxh3Builder, xxh3_64};
 
 use crate::clock::DurationMs;
 use crate::limits;
@@ -146,6 +146,14 @@ impl Action {
         }
     }
 
+    /// Whom it goes to, if it is a push.
+    pub fn host(&self) -> Option<HostId> {
+        match self {
+            Self::Http(http) => Some(http.host()),
+            Self::Pull | Self::Handler { .. } | Self::None => None,
+        }
+    }
+
     /// Whether an executor of ours starts it, so that a start must be written before.
     pub fn is_dispatched(&self) -> bool {
         matches!(self, Self::Http(_) | Self::Handler { .. })
@@ -165,6 +173,32 @@ pub struct HttpAction {
     pub expect_status: Vec<u16>,
     /// What must be true of an answer with such a status: an expression over `status`, `headers` and `body`.
     pub success_if: Option<String>,
+}
+
+/// Whom a push goes to: a host and its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HostId(u64);
+
+impl HostId {
+    /// Of a host with its port, unless that is the scheme's own. A hash: that two of them should share one is not to be
+    /// expected, and would only make them share their slots.
+    pub fn of(authority: &str) -> Self {
+        Self(xxh3_64(authority.to_ascii_lowercase().as_bytes()))
+    }
+}
+
+impl HttpAction {
+    /// Whom it goes to.
+    pub fn host(&self) -> HostId {
+        let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let port = if scheme.eq_ignore_ascii_case("https") {
+            ":443"
+        } else {
+            ":80"
+        };
+        HostId::of(authority.strip_suffix(port).unwrap_or(authority))
+    }
 }
 
 /// How often a task may run when its outcome is not known.
@@ -263,5 +297,36 @@ mod tests {
         assert_eq!(TaskKey::parse(""), Err(NameError::Empty));
         assert_eq!(TaskKey::parse("a\nb"), Err(NameError::Control));
         assert!(TaskKey::parse(&"k".repeat(257)).is_err());
+    }
+
+    #[test]
+    fn a_host_is_the_same_however_it_is_written() {
+        let host = |url: &str| {
+            let (url, method) = (url.to_owned(), "POST".to_owned());
+            let (headers, expect_status) = (Vec::new(), Vec::new());
+            HttpAction {
+                url,
+                method,
+                headers,
+                expect_status,
+                success_if: None,
+            }
+            .host()
+        };
+        for url in [
+            "http://a.example:80/x",
+            "HTTP://A.example?y",
+            "https://a.example:443",
+        ] {
+            assert_eq!(host(url), host("http://a.example/"), "{url}");
+        }
+        for url in [
+            "http://b.example/",
+            "http://a.example:81/",
+            "http://[::1]:80/",
+        ] {
+            assert_ne!(host(url), host("http://a.example/"), "{url}");
+        }
+        assert_ne!(host("http://127.0.0.1:1/"), host("http://127.0.0.1:2/"));
     }
 }

@@ -95,8 +95,13 @@ impl TaskFixture {
 
     /// With a push to a receiver on this machine.
     pub fn push(self) -> Self {
+        self.push_to("http://127.0.0.1:9000/close")
+    }
+
+    /// With a push to this URL.
+    pub fn push_to(self, url: &str) -> Self {
         self.action(Action::Http(HttpAction {
-            url: "http://127.0.0.1:9000/close".to_owned(),
+            url: url.to_owned(),
             method: "POST".to_owned(),
             headers: Vec::new(),
             expect_status: Vec::new(),

@@ -30,7 +30,7 @@
 //!
 //! Cost: per child and thread two atomic loads each 50 ms. Limits: a thread that hangs can't be ended, only left
 //! behind; a watchdog that hangs or dies is not replaced, but readiness tells. Invariants: this module knows no other
-//! actor of the house; `pulse`, `threads`, `liveness`, `restart`, `seat` and `death_notice` know no actix.
+//! actor of the house; `pulse`, `threads`, `liveness`, `restart`, `office` and `death_notice` know no actix.
 
 use std::sync::Arc;
 
@@ -46,9 +46,9 @@ mod child;
 mod death_notice;
 mod ladder;
 pub mod liveness;
+mod office;
 mod pulse;
 mod restart;
-mod seat;
 mod threads;
 
 pub use child::{
@@ -59,9 +59,9 @@ pub(crate) use death_notice::message_of;
 pub use death_notice::{Death, DeathCause, DeathNotice, LastWords};
 pub use ladder::{LastRung, Supervision};
 pub use liveness::{Bounds, Verdict};
+pub use office::Office;
 pub use pulse::{Phase, Pulse, PulseReading};
 pub use restart::{NextStart, RestartHistory, RestartPolicy};
-pub use seat::Seat;
 pub use threads::{ThreadPulse, Threads};
 
 /// The watchdog as the engine holds it. Dropping it ends the watchdog, not the children.

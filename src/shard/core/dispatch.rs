@@ -13,6 +13,8 @@ use crate::task::spec::Action;
 
 /// Alarms that ring, per clock, before it is looked again whether the step is full.
 const ALARMS_PER_ROUND: usize = 64;
+/// Tasks that one step sets aside because their host is full: each is read for it.
+const ASIDE_PER_STEP: usize = 64;
 
 impl ShardCore {
     /// Lets ring what has come due.
@@ -181,16 +183,21 @@ impl ShardCore {
     }
 
     fn has_room_for(&self, id: TaskId) -> bool {
-        let entry = self.table.awake(id);
-        !self.draining && entry.is_some_and(|entry| self.slots.has_room_for(&entry.task.topic))
+        !self.draining
+            && self.table.awake(id).is_some_and(|entry| {
+                let task = &entry.task;
+                self.slots.has_room_for(&task.topic)
+                    && self.slots.host_has_room(task.spec.action.host())
+            })
     }
 
     /// Hands out what waited for a slot, in due order.
     fn serve_queue(&mut self, now: Now) {
+        let mut set_aside = 0;
         while !self.draining
             && let Some((topic, fire_ms, id)) = self.slots.next()
         {
-            if self.is_full() {
+            if self.is_full() || set_aside == ASIDE_PER_STEP {
                 self.more = true;
                 return;
             }
@@ -204,6 +211,7 @@ impl ShardCore {
             };
             let held = self.book.get(&task.topic).is_held();
             let ahead = task.next.remaining(now);
+            let host = task.spec.action.host();
             if held {
                 self.slots.leave(&topic, fire_ms, id);
                 self.stand(id, Place::Held, now);
@@ -211,6 +219,11 @@ impl ShardCore {
                 // Its clock was stepped back: it is not due after all, and would only take up the slot.
                 self.slots.leave(&topic, fire_ms, id);
                 self.back_to_wheel(id);
+            } else if let Some(host) = host
+                && !self.slots.host_has_room(Some(host))
+            {
+                self.slots.set_aside(&topic, fire_ms, id, host);
+                set_aside += 1;
             } else {
                 self.dispatch(id, now);
             }

@@ -114,6 +114,51 @@ fn the_time_to_answer_counts_from_the_start_however_slow_the_commit_was() {
 }
 
 #[test]
+fn a_silent_host_has_its_share_and_the_others_go_on_in_due_order() {
+    let mut shell = Shell::with(CoreOptions {
+        running_max: 8,
+        per_host_max: 2,
+        ..CoreOptions::default()
+    });
+    let to = |host: &str, ms| {
+        task()
+            .push_to(&format!("http://{host}/x"))
+            .due_in(DurationMs(ms))
+    };
+    let silent: Vec<TaskId> = (0..4)
+        .map(|n| shell.create(to("silent", 100 + n)))
+        .collect();
+    let others: Vec<TaskId> = (0..4)
+        .map(|n| shell.create(to(&format!("other-{n}"), 110 + n)))
+        .collect();
+    shell.pass(DurationMs(200));
+    let started = |shell: &Shell| {
+        shell
+            .starts
+            .iter()
+            .map(|start| start.task)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(started(&shell), [&silent[..2], &others].concat());
+    for id in &silent[2..] {
+        let view = shell.get(Target::Id(*id)).unwrap();
+        assert_eq!(view.blocked_by, Some("host_full"));
+    }
+    // Each answer of the silent one makes room for one more of its own, the first that is due; a cancel leaves none.
+    shell.answer(shell.starts[0], succeeded()).unwrap();
+    shell.pass(DurationMs(1));
+    assert_eq!(shell.starts.last().unwrap().task, silent[2]);
+    shell.answer(shell.starts[1], succeeded()).unwrap();
+    shell.pass(DurationMs(1));
+    assert_eq!(shell.starts.last().unwrap().task, silent[3]);
+    assert_eq!(
+        shell.task(silent[3]).attempts,
+        1,
+        "waiting for room is no attempt"
+    );
+}
+
+#[test]
 fn no_more_run_than_may_and_the_rest_follows_in_due_order() {
     let mut shell = Shell::with(CoreOptions {
         running_max: 2,

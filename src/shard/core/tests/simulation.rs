@@ -73,6 +73,7 @@ fn when() -> impl Strategy<Value = When> {
 fn a_fixture() -> impl Strategy<Value = TaskFixture> {
     let action = prop_oneof![
         4 => Just(task().push()),
+        2 => Just(task().push_to("http://127.0.0.1:9001/close")),
         3 => Just(task()),
         1 => Just(task().action(Action::None)),
         1 => Just(task().action(Action::Handler { name: "h".to_owned() })),
@@ -334,9 +335,10 @@ proptest! {
     fn in_any_life_all_holds_that_must_and_everything_comes_to_an_end(
         acts in vec(an_act(), 20..120),
         running_max in 1..4_usize,
+        per_host_max in 1..4_usize,
         alarms_per_step in select(vec![1, 3, 4096]),
     ) {
-        let shell = Shell::with(CoreOptions { running_max, alarms_per_step, ..folding() });
+        let shell = Shell::with(CoreOptions { running_max, per_host_max, alarms_per_step, ..folding() });
         let mut life = Life { shell, heard_of: Vec::new() };
         for act in acts {
             // Who died goes on with what was committed.

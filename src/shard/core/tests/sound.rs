@@ -236,6 +236,11 @@ fn assert_in_flight(
         *core.slots.taken(),
         out.iter().map(|task| task.id).collect()
     );
+    let mut hosts = HashMap::new();
+    for host in out.iter().filter_map(|task| task.spec.action.host()) {
+        *hosts.entry(host).or_insert(0) += 1;
+    }
+    assert_eq!(*core.slots.taken_for(), hosts);
     assert!(
         core.slots.taken().len() <= running_max,
         "{} attempts at a time",

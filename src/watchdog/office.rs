@@ -1,7 +1,7 @@
 //! Where the present incarnation of a child is found.
 //!
-//! A start that was given up for dead may come back after its successor has sat down. It must not push the
-//! successor off: the newest incarnation keeps the seat.
+//! A start that was given up for dead may come back after its successor has taken over. It must not push the
+//! successor off: the newest incarnation keeps the office.
 
 use parking_lot::RwLock;
 
@@ -9,11 +9,11 @@ use super::child::Generation;
 
 /// A place for what leads to a child: its address, say.
 #[derive(Debug)]
-pub struct Seat<T> {
+pub struct Office<T> {
     taken: RwLock<(Generation, Option<T>)>,
 }
 
-impl<T> Default for Seat<T> {
+impl<T> Default for Office<T> {
     fn default() -> Self {
         Self {
             taken: RwLock::new((Generation::default(), None)),
@@ -21,8 +21,8 @@ impl<T> Default for Seat<T> {
     }
 }
 
-impl<T: Clone> Seat<T> {
-    /// An incarnation sits down, unless a newer one has before it.
+impl<T: Clone> Office<T> {
+    /// An incarnation takes over, unless a newer one has before it.
     pub fn take(&self, generation: Generation, who: T) {
         let mut taken = self.taken.write();
         if generation > taken.0 {
@@ -30,7 +30,7 @@ impl<T: Clone> Seat<T> {
         }
     }
 
-    /// Who sits there.
+    /// Who holds it.
     pub fn who(&self) -> Option<T> {
         self.taken.read().1.clone()
     }
@@ -47,13 +47,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_that_comes_back_from_the_dead_does_not_take_its_successors_seat() {
-        let seat = Seat::default();
-        seat.take(Generation(2), "successor");
-        seat.take(Generation(1), "zombie");
-        seat.take(Generation(2), "impostor");
-        assert_eq!(seat.who(), Some("successor"));
-        seat.take(Generation(3), "heir");
-        assert_eq!(seat.who(), Some("heir"));
+    fn a_start_that_comes_back_from_the_dead_does_not_take_its_successors_office() {
+        let office = Office::default();
+        office.take(Generation(2), "successor");
+        office.take(Generation(1), "zombie");
+        office.take(Generation(2), "impostor");
+        assert_eq!(office.who(), Some("successor"));
+        office.take(Generation(3), "heir");
+        assert_eq!(office.who(), Some("heir"));
     }
 }
