@@ -178,6 +178,8 @@ pub struct Shelf {
     options: ShelfOptions,
     reader: Option<Arc<dyn ReadChunks>>,
     recent: Memtable,
+    /// Of the recent bytes, those of records that stayed through a fold.
+    stayed_bytes: usize,
     folding: Option<Arc<Memtable>>,
     /// The store works on a fold.
     is_folding: bool,
@@ -215,6 +217,7 @@ impl Shelf {
             options,
             reader: None,
             recent: Memtable::default(),
+            stayed_bytes: 0,
             folding: None,
             is_folding: false,
             folded_at: MonoMs(0),
@@ -268,9 +271,21 @@ impl Shelf {
         self.recent.tasks.get(&id).or_else(folding)
     }
 
-    /// Whether records may stay in memory through a fold. Not so many that the next fold would be due for them.
+    /// A record that was folded just now and stays in memory all the same.
+    pub fn stay(&mut self, entry: Entry, value: Bytes) {
+        let before = self.recent.bytes;
+        self.put(entry, value);
+        self.stayed_bytes += self.recent.bytes - before;
+    }
+
+    /// Whether records may stay in memory through a fold: as many as a fold holds. No fold is due for their sake.
     pub fn has_room_to_stay(&self) -> bool {
-        self.recent.bytes < self.options.fold_bytes / 2
+        self.stayed_bytes < self.options.fold_bytes
+    }
+
+    /// What is to be folded.
+    fn unfolded_bytes(&self) -> usize {
+        self.recent.bytes - self.stayed_bytes
     }
 
     /// Whether it was written since the last fold began.
@@ -460,7 +475,7 @@ impl Shelf {
         };
         let has_recent = !self.recent.tasks.is_empty() || !self.recent.notes.is_empty();
         let can_drop = !self.empty.is_empty() && !self.is_pinned();
-        self.recent.bytes >= self.options.fold_bytes
+        self.unfolded_bytes() >= self.options.fold_bytes
             || (since >= FOLD_AFTER && has_recent)
             || (since >= TIDY_AT_LAST && can_drop)
             || (since >= TIDY_AFTER && can_drop && empty_bytes() >= TIDY_BYTES)
@@ -497,7 +512,7 @@ impl Shelf {
 
     /// How much folding a commit of so many bytes has to take along, so that memory stays bounded.
     pub fn fold_along(&self, bytes: usize) -> FoldAlong {
-        let recent = self.recent.bytes;
+        let recent = self.unfolded_bytes();
         match self.options.fold_bytes {
             _ if !self.is_folding => FoldAlong::Nothing,
             most if recent > 2 * most => FoldAlong::All,
@@ -512,6 +527,7 @@ impl Shelf {
         let mut next = Memtable::default();
         next.tasks.reserve(self.recent.tasks.len());
         let table = Arc::new(std::mem::replace(&mut self.recent, next));
+        self.stayed_bytes = 0;
         self.folding = Some(Arc::clone(&table));
         self.is_folding = true;
         self.folded_at = now;

@@ -988,7 +988,7 @@ impl TaskTable {
                 return self.shelf.kill(chunk, place);
             }
             if row.is_alarmed
-                && row.place == Place::Wheel
+                && matches!(row.place, Place::Wheel | Place::Queued)
                 && self.is_soon(entry, now)
                 && self.shelf.has_room_to_stay()
             {
@@ -1019,7 +1019,7 @@ impl TaskTable {
     fn stay(&mut self, chunk: u32, place: u8, entry: &ShelfEntry) {
         if let Some(recent) = self.shelf.recent(entry.id).cloned() {
             self.shelf.kill(chunk, place);
-            self.shelf.put(recent.entry, recent.value);
+            self.shelf.stay(recent.entry, recent.value);
         }
     }
 
