@@ -66,6 +66,13 @@ pub const IDEMPOTENCY_ANSWERS_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const TOMBSTONES_MAX: usize = 100_000;
 /// Longest time a cancel may reach ahead of its create, in milliseconds.
 pub const TOMBSTONE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
+/// Late answers that are kept of one task; the oldest go first.
+pub const LATE_ANSWERS_PER_TASK_MAX: usize = 20;
+/// Late answers that a shard keeps of all its tasks; the oldest go first.
+pub const LATE_ANSWERS_MAX: usize = 10_000;
+/// The same, in bytes.
+pub const LATE_ANSWERS_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// Most items of a list page.
 pub const PAGE_ITEMS_MAX: usize = 1000;
 /// Most records that a list page looks at.

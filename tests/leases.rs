@@ -312,3 +312,156 @@ fn a_lease_outlives_kill_9_of_the_service() {
         (&json!("succeeded"), &json!(1))
     );
 }
+
+/// A lease of a topic with this policy that has run out, its task, and the lease that came after it.
+fn lost(api: &Service, topic: &str, late_answers: &Value) -> (Value, Value, Value) {
+    let settings =
+        json!({"late_answers": late_answers, "retry": {"fixed": "PT0S", "max_attempts": 5}});
+    api.put(&format!("/v1/topics/{topic}"), &settings).must(201);
+    let task = api.made(&json!({"topic": topic, "key": "k"}));
+    let first = leased(api, topic, "PT0.2S");
+    let second = leased(api, topic, "PT10S");
+    (task, first, second)
+}
+
+fn late_answers(api: &Service, path: &str) -> Vec<Value> {
+    let answer = api.get(path).must(200);
+    answer["items"].as_array().expect("items").clone()
+}
+
+#[test]
+fn what_a_worker_says_too_late_is_kept_and_found_by_id_key_and_topic() {
+    let mut api = Service::start();
+    let (task, first, second) = lost(&api, "late", &json!("refuse"));
+    let late = |api: &Service| api.say("complete", &first, json!({"result": {"paid": 7}}));
+    assert_eq!(late(&api).problem(), stale());
+    // Refused means kept: nothing of it is lost with the process.
+    api.kill_and_start();
+    let id = task["id"].as_str().expect("an id");
+    let of_task = format!("/v1/tasks/{id}/late-answers");
+    let paths = [
+        of_task.clone(),
+        "/v1/topics/late/keys/k/late-answers".to_owned(),
+        "/v1/late-answers?topic=late&key=k".to_owned(),
+        "/v1/late-answers?outcome=succeeded&treatment=refused&limit=1".to_owned(),
+    ];
+    for path in paths {
+        let found = late_answers(&api, &path);
+        assert_eq!(found.len(), 1, "{path}");
+        let kept = &found[0];
+        assert_eq!(
+            (
+                &kept["task"],
+                &kept["attempt"],
+                &kept["token"],
+                &kept["outcome"]
+            ),
+            (&task["id"], &json!(1), &first["token"], &json!("succeeded"))
+        );
+        assert_eq!(
+            (
+                &kept["result"],
+                &kept["worker"],
+                &kept["attempt_outcome"],
+                &kept["task_state"]
+            ),
+            (
+                &json!({"paid": 7}),
+                &json!("w1"),
+                &json!("lease_expired"),
+                &json!("running")
+            )
+        );
+        assert!(ms(&kept["at"]) <= now_ms() && kept["treatment"] == "refused");
+    }
+    api.say("complete", &second, json!({"result": "B"}))
+        .must(200);
+    assert_eq!(late(&api).problem(), stale(), "sent again, it is kept once");
+    let error = json!({"error": {"code": "no_stock", "message": "none left"}});
+    assert_eq!(api.say("fail", &first, error).problem(), stale());
+    let found = late_answers(&api, &of_task);
+    assert_eq!(found.len(), 2, "the newest first");
+    assert_eq!(found[0]["error"]["code"], "no_stock");
+    assert!(late_answers(&api, "/v1/late-answers?topic=other").is_empty());
+
+    let page = api.get(&format!("{of_task}?limit=1")).must(200);
+    let cursor = page["next_cursor"].as_str().expect("there is more");
+    let rest = api
+        .get(&format!("{of_task}?limit=1&cursor={cursor}"))
+        .must(200);
+    assert_eq!(
+        (&rest["items"][0], &rest["next_cursor"]),
+        (&found[1], &Value::Null)
+    );
+
+    let log = api.get(&format!("/v1/tasks/{id}/log")).must(200);
+    let log = log["items"].as_array().expect("items");
+    let lines = log.iter().filter(|line| {
+        line["why"]
+            .as_str()
+            .is_some_and(|why| why.starts_with("late answer of attempt 1"))
+    });
+    let lines: Vec<_> = lines
+        .map(|line| (&line["from"], &line["to"], &line["by"]))
+        .collect();
+    let [running, succeeded, worker] = ["running", "succeeded", "worker"].map(Value::from);
+    assert_eq!(
+        lines,
+        [
+            (&running, &running, &worker),
+            (&succeeded, &succeeded, &worker)
+        ]
+    );
+
+    assert_eq!(api.get("/v1/late-answers?nonsense=1").status, 422);
+    assert_eq!(api.get(&format!("{of_task}?topic=late")).status, 422);
+    let nobody = "/v1/tasks/0192f0c1-2345-7abc-8def-0123456789ab/late-answers";
+    assert_eq!(api.get(nobody).status, 404);
+}
+
+#[test]
+fn a_late_success_ends_a_task_whose_topic_accepts_it() {
+    let api = service();
+    let (task, first, second) = lost(&api, "late.accepted", &json!("accept_if_unfinished"));
+    api.say("complete", &first, json!({"result": "A"}))
+        .must(200);
+    assert_eq!(
+        api.say("complete", &second, json!({"result": "B"}))
+            .problem(),
+        stale()
+    );
+    let ended = api.task(&task["id"]);
+    assert_eq!(
+        (&ended["state"], &ended["result"]),
+        (&json!("succeeded"), &json!("A"))
+    );
+    let treated = late_answers(&api, "/v1/late-answers?topic=late.accepted");
+    let treated: Vec<_> = treated.iter().map(|late| &late["treatment"]).collect();
+    assert_eq!(treated, ["refused", "accepted"]);
+}
+
+#[test]
+fn a_late_success_is_compensated_once_where_its_topic_says_how() {
+    let api = service();
+    let how = json!({"compensate": {"topic": "late.refund"}});
+    let (task, first, second) = lost(&api, "late.compensated", &how);
+    assert_eq!(
+        api.get("/v1/topics/late.compensated").must(200)["late_answers"]["compensate"]["topic"],
+        "late.refund"
+    );
+    api.say("complete", &second, json!({})).must(200);
+    for _ in 0..3 {
+        let said = api.say("complete", &first, json!({"result": {"charge": "c1"}}));
+        assert_eq!(said.problem(), stale());
+    }
+    let refund = leased(&api, "late.refund", "PT10S");
+    let payload = &refund["task"]["payload"];
+    assert_eq!(
+        (&payload["task"], &payload["result"]),
+        (&task["id"], &json!({"charge": "c1"}))
+    );
+    assert!(api.lease("late.refund", 1, 0, "PT10S").is_empty(), "once");
+    let kept = late_answers(&api, "/v1/late-answers?treatment=compensated");
+    assert_eq!(kept.len(), 1);
+    assert_eq!(kept[0]["compensation"], refund["task"]["id"]);
+}

@@ -87,7 +87,7 @@ pub struct ShardFigures {
     pub dead_records: u64,
     /// Batches in the journal that are in no chunk yet.
     pub journal_batches: u64,
-    /// Tombstones and kept answers.
+    /// Tombstones, kept and late answers.
     pub notes: u64,
 }
 

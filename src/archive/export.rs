@@ -1,6 +1,6 @@
 //! All tasks of a data directory, or of a running service, as lines of JSON: see [`task_line`].
 //!
-//! Topics, tombstones and kept answers are not in it; a backup has them. Tasks come in no order.
+//! Topics, tombstones, kept and late answers are not in it; a backup has them. Tasks come in no order.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

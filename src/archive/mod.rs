@@ -215,7 +215,7 @@ impl Default for Options {
 pub struct Carried {
     /// Tasks.
     pub tasks: u64,
-    /// Tombstones and kept answers.
+    /// Tombstones, kept and late answers.
     pub notes: u64,
     /// Tasks that were there already, and were passed over.
     pub skipped: u64,

@@ -55,7 +55,7 @@ pub enum Item {
         /// The line that it came in: it may name what is there already. 0: it was there before.
         line: u64,
     },
-    /// A tombstone or kept answer.
+    /// A tombstone, kept or late answer.
     Note(Note),
 }
 
@@ -65,6 +65,7 @@ impl Item {
             Self::Task { id, .. } => id.slot(),
             Self::Note(Note::Tombstone(it)) => Slot::of_key(it.topic.as_str(), it.key.as_str()),
             Self::Note(Note::Answer(it)) => Slot::of_hash(it.key as u64),
+            Self::Note(Note::Late(it)) => it.task.slot(),
         }
     }
 }

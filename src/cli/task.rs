@@ -83,6 +83,11 @@ enum Command {
         after_help = "Example:\n  duetime task attempts 0192f0c1-2345-7abc-8def-0123456789ab"
     )]
     Attempts(Which),
+    /// List what was said of attempts when they were over, the newest first
+    #[command(
+        after_help = "Example:\n  duetime task late --topic order.unpaid --outcome succeeded --all"
+    )]
+    Late(Late),
 }
 
 /// Names one task.
@@ -380,6 +385,57 @@ impl List {
     }
 }
 
+#[derive(ClapArgs, Debug)]
+struct Late {
+    /// Of the task with this id
+    #[arg(conflicts_with_all = ["topic", "key"])]
+    id: Option<TaskId>,
+    /// Of tasks of this topic
+    #[arg(long)]
+    topic: Option<String>,
+    /// Of tasks with this key
+    #[arg(long)]
+    key: Option<String>,
+    /// That say so
+    #[arg(long, value_parser = PossibleValuesParser::new(["succeeded", "failed"]))]
+    outcome: Option<String>,
+    /// Treated so
+    #[arg(long, value_parser = PossibleValuesParser::new(["refused", "accepted", "compensated"]))]
+    treatment: Option<String>,
+    /// That came then or later
+    #[arg(long, value_name = "TIME")]
+    after: Option<String>,
+    /// That came before
+    #[arg(long, value_name = "TIME")]
+    before: Option<String>,
+    #[command(flatten)]
+    pages: Pages,
+}
+
+impl Late {
+    fn path(&self) -> Vec<String> {
+        match self.id {
+            Some(id) => segments(&["tasks", &id.to_string(), "late-answers"]),
+            None => segments(&["late-answers"]),
+        }
+    }
+
+    fn query(&self) -> Vec<(String, String)> {
+        let given = [
+            ("topic", &self.topic),
+            ("key", &self.key),
+            ("outcome", &self.outcome),
+            ("treatment", &self.treatment),
+            ("after", &self.after),
+            ("before", &self.before),
+        ];
+        let given = given.into_iter();
+        given
+            .filter_map(|(name, value)| Some((name.to_owned(), value.clone()?)))
+            .collect()
+    }
+}
+
 /// How much of a list to read.
 #[derive(ClapArgs, Debug)]
 pub(super) struct Pages {
@@ -490,6 +546,20 @@ const COLUMNS: &[Column] = &[
     ("ATTEMPTS", |task, _| render::shown(&task["attempts"])),
 ];
 
+const LATE_COLUMNS: &[Column] = &[
+    ("AT", |late, _| render::shown(&late["at"])),
+    ("TASK", |late, _| render::shown(&late["task"])),
+    ("TOPIC", |late, _| render::shown(&late["topic"])),
+    ("KEY", |late, _| render::shown(&late["key"])),
+    ("ATTEMPT", |late, _| render::shown(&late["attempt"])),
+    ("WORKER", |late, _| render::shown(&late["worker"])),
+    ("SAYS", |late, _| render::shown(&late["outcome"])),
+    ("ENDED AS", |late, _| {
+        render::shown(&late["attempt_outcome"])
+    }),
+    ("TREATMENT", |late, _| render::shown(&late["treatment"])),
+];
+
 pub(super) fn run(args: Args, out: &mut Out<'_>) -> Result<(), Failure> {
     let client = Client::new(&args.server)?;
     let nothing = Body::default();
@@ -507,6 +577,11 @@ pub(super) fn run(args: Args, out: &mut Out<'_>) -> Result<(), Failure> {
         Command::Attempts(which) => {
             let answer = client.send(which.below("attempts", &client)?)?;
             return out.answer(&answer, |attempts, _| render::attempts(attempts));
+        }
+        Command::Late(late) => {
+            let list_of = ("list late answers", late.path());
+            let query = late.query();
+            return list(&client, list_of, query, late.pages, LATE_COLUMNS, out);
         }
         Command::Get(which) => which.get(),
         Command::Cancel(Cancel {
@@ -829,6 +904,23 @@ mod tests {
         let service = Service::answering(&[("200 OK", r#"{"items":[{"to":"pending"}]}"#)]);
         assert!(at(&service, &["task", "log", ID]).1.contains("- → pending"));
         assert_eq!(service.asked().line, format!("GET /v1/tasks/{ID}/log"));
+    }
+
+    #[test]
+    fn late_answers_are_listed_of_one_task_or_by_filter() {
+        let answer = r#"{"items":[{"at":"2026-12-01T10:30:00.000Z","attempt":1,"worker":"w1","outcome":"succeeded","attempt_outcome":"lease_expired","treatment":"refused"}],"next_cursor":null}"#;
+        let service = Service::answering(&[("200 OK", answer), ("200 OK", answer)]);
+        let (code, out, _) = at(&service, &["task", "late", ID]);
+        assert!(
+            code == 0 && out.contains("w1") && out.contains("refused"),
+            "{out}"
+        );
+        let asked = service.asked().line;
+        assert_eq!(asked, format!("GET /v1/tasks/{ID}/late-answers"));
+        let filter = ["--topic", "t", "--outcome", "failed", "--limit", "7"];
+        at(&service, &[&["task", "late"], &filter[..]].concat());
+        let asked = service.asked().line;
+        assert_eq!(asked, "GET /v1/late-answers?topic=t&outcome=failed&limit=7");
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod export;
 pub mod handle;
 pub mod journal_copies;
 mod known_topics;
+mod late;
 mod maker;
 pub mod options;
 pub mod registry;

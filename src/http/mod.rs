@@ -14,6 +14,7 @@ mod batch;
 mod body;
 mod connections;
 mod guard;
+mod late;
 mod leases;
 mod metrics;
 mod openapi;
@@ -116,6 +117,8 @@ fn routes(config: &mut ServiceConfig) {
         .service(at("/v1/tasks/{id}").route(web::get().to(tasks::get)))
         .service(at("/v1/tasks/{id}/attempts").route(web::get().to(tasks::attempts)))
         .service(at("/v1/tasks/{id}/log").route(web::get().to(tasks::log)))
+        .service(at("/v1/tasks/{id}/late-answers").route(web::get().to(late::of_task)))
+        .service(at("/v1/late-answers").route(web::get().to(late::list)))
         .configure(verbs::mount)
         .service(at("/v1/topics").route(web::get().to(topics::list)))
         .service(
@@ -132,6 +135,9 @@ fn routes(config: &mut ServiceConfig) {
                 .route(web::get().to(tasks::attempts_by_key)),
         )
         .service(at("/v1/topics/{topic}/keys/{key}/log").route(web::get().to(tasks::log_by_key)))
+        .service(
+            at("/v1/topics/{topic}/keys/{key}/late-answers").route(web::get().to(late::by_key)),
+        )
         .service(at("/v1/leases").route(web::post().to(leases::lease)))
         .configure(leases::mount)
         .service(at("/v1/preview/retry").route(web::post().to(ops::preview_retry)))

@@ -4,7 +4,7 @@ use actix_web::web::ServiceConfig;
 use actix_web::{HttpRequest, HttpResponse};
 use utoipa::OpenApi;
 
-use crate::http::{batch, leases, metrics, ops, query, respond, store, tasks, topics, verbs};
+use crate::http::{batch, late, leases, metrics, ops, query, respond, store, tasks, topics, verbs};
 
 /// The document's source.
 #[derive(OpenApi)]
@@ -21,6 +21,7 @@ use crate::http::{batch, leases, metrics, ops, query, respond, store, tasks, top
     ),
     paths(
         tasks::list, tasks::create, tasks::get, tasks::get_by_key, tasks::attempts, tasks::log, tasks::attempts_by_key, tasks::log_by_key,
+        late::of_task, late::by_key, late::list,
         batch::create_many, batch::run,
         verbs::cancel, verbs::pause, verbs::resume, verbs::reschedule, verbs::run_now, verbs::complete, verbs::fail,
         verbs::replay, verbs::resolve, verbs::discard,

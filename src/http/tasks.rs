@@ -26,7 +26,7 @@ impl Api {
         }
     }
 
-    async fn find(&self, target: Target) -> Result<TaskView, Problem> {
+    pub(super) async fn find(&self, target: Target) -> Result<TaskView, Problem> {
         let found = self
             .engine
             .get(target)
@@ -130,8 +130,19 @@ fn its_attempts(view: &TaskView) -> Answer {
     Answer::json(200, &AttemptsOut::from(&*view.task))
 }
 
-fn its_log(view: &TaskView) -> Answer {
-    Answer::json(200, &LogOut::from(&*view.task))
+async fn its_log(
+    req: HttpRequest,
+    api: Data<Api>,
+    target: Result<Target, Problem>,
+) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let found = api.engine.get_with_late(target?).await;
+        let found = found.map_err(|error| problem_of(&error))?;
+        let (view, late) = found.ok_or_else(|| refusal(&VerbRefused::NotFound))?;
+        Ok(Answer::json(200, &LogOut::new(&view.task, &late)))
+    })
+    .await
 }
 
 /// The whole task.
@@ -186,7 +197,7 @@ pub async fn log_by_key(
     api: Data<Api>,
     names: Path<(String, String)>,
 ) -> HttpResponse {
-    show(req, api, target_of_key(&names.0, &names.1), its_log).await
+    its_log(req, api, target_of_key(&names.0, &names.1)).await
 }
 
 /// The latest changes of a task: when, from, to, by whom, why.
@@ -194,7 +205,7 @@ pub async fn log_by_key(
     (status = 200, description = "its changes, oldest first", body = LogOut),
     (status = 404, description = "no such task", body = crate::wire::problem::ProblemBody, content_type = "application/problem+json")))]
 pub async fn log(req: HttpRequest, api: Data<Api>, id: Path<String>) -> HttpResponse {
-    show(req, api, target_of_id(&id), its_log).await
+    its_log(req, api, target_of_id(&id)).await
 }
 
 /// Tasks that a filter admits, a page at a time.

@@ -252,6 +252,10 @@ impl ShardCore {
                 if let Some(note) = note_of(key, &change)? {
                     self.adopt_note(note);
                 }
+                // The others end by their own time.
+                if let (RecordKey::Late(key), Change::Remove) = (key, &change) {
+                    self.notes.late.take_out(key);
+                }
                 self.table.recover_change(key, change, now)?;
             }
         }
@@ -566,6 +570,7 @@ impl ShardCore {
             }
         }
         if self.table.remove(id).is_some() {
+            self.notes.late.forget_task(id);
             self.dirty.push(id);
             self.dirty_bytes += REMOVAL_BYTES;
         }
@@ -625,6 +630,11 @@ impl ShardCore {
             let weight = self.table.awake(id).map_or(0, |entry| entry.task.weight());
             self.dirty_bytes += weight;
         }
+    }
+
+    /// This step writes so much beside tasks.
+    pub(super) fn note_bytes(&mut self, bytes: usize) {
+        self.dirty_bytes += bytes;
     }
 
     /// Whether this step has changed as much as one commit should hold. What is left waits for the next.

@@ -14,6 +14,7 @@ use crate::metrics::Quantiles;
 use crate::shard::audit::AuditCounts;
 use crate::shard::core::ShardCore;
 use crate::shard::create::{Created, Creation};
+use crate::shard::late::{LateAsk, LatePage};
 use crate::shard::lease::{Lease, expires_at};
 use crate::shard::notes::{Resent, TooManyTombstones};
 use crate::shard::query::{PageAsk, PagePart, Shown, TaskView};
@@ -23,6 +24,7 @@ use crate::shard::snapshot::Snapshot;
 use crate::shard::table::Totals;
 use crate::store::Tombstone;
 use crate::task::event::{Applied, Event, Refusal};
+use crate::task::late::LateAnswer;
 use crate::task::model::State;
 use crate::task::spec::{TaskKey, TopicName};
 use crate::task::topic::{Thaw, TopicBook};
@@ -292,7 +294,7 @@ impl ApplyVerb {
         }
         let is_cancel = matches!(self.event, Event::Cancel { .. });
         let applied = core
-            .change(id, self.event, &self.by, now)
+            .answer(id, self.event, &self.by, now)
             .ok_or(VerbRefused::NotFound)??;
         if let Some(request) = request {
             core.note_request(id, request);
@@ -402,6 +404,35 @@ impl Question for GetTask {
     }
 }
 
+/// Looks at one task and at the late answers for its attempts, the oldest first.
+#[derive(Debug)]
+pub struct GetWithLate(pub Target);
+
+impl Question for GetWithLate {
+    /// `None` when there is no such task.
+    type Answer = Result<Option<(TaskView, Vec<LateAnswer>)>, VerbRefused>;
+
+    fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
+        let view = GetTask(self.0).put(core, now)?;
+        Ok(view.map(|view| {
+            let late = core.notes.late.of_task(view.task.id);
+            (view, late)
+        }))
+    }
+}
+
+/// One page of late answers, the newest first.
+#[derive(Debug)]
+pub struct ListLate(pub Arc<LateAsk>);
+
+impl Question for ListLate {
+    type Answer = LatePage;
+
+    fn put(self, core: &mut ShardCore, _: Now) -> LatePage {
+        core.notes.late.page(&self.0)
+    }
+}
+
 /// One page of a list.
 #[derive(Debug)]
 pub struct ListTasks(pub Arc<PageAsk>);
@@ -472,7 +503,7 @@ impl Question for FinishAttempt {
     type Answer = Result<TaskView, VerbRefused>;
 
     fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
-        core.change(self.task, self.event, &self.by, now)
+        core.answer(self.task, self.event, &self.by, now)
             .ok_or(VerbRefused::NotFound)??;
         core.view_of(self.task, now).ok_or(VerbRefused::NotFound)
     }
@@ -514,7 +545,7 @@ impl Question for FinishMany {
                 outcome: report.outcome.clone(),
                 started_at: report.started.map(|now| now.wall),
             };
-            let changed = core.change(report.task, event, "executor", now);
+            let changed = core.answer(report.task, event, "executor", now);
             if let Err(refused) = changed.map_or(Err(VerbRefused::NotFound), |done| Ok(done?)) {
                 self.refused.push((report.task, refused));
             }

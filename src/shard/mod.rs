@@ -19,6 +19,7 @@ pub mod committer;
 pub mod core;
 pub mod create;
 pub mod index;
+pub mod late;
 pub mod launch;
 pub mod lease;
 pub mod messages;

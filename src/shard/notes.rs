@@ -1,4 +1,5 @@
-//! What a shard keeps beside its tasks: cancels that came before their create, and answers for re-sent requests.
+//! What a shard keeps beside its tasks: cancels that came before their create, answers for re-sent requests, and
+//! [late answers](crate::shard::late).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -7,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::clock::{DurationMs, MonoMs, Now};
 use crate::limits;
+use crate::shard::late::LateAnswers;
 use crate::shard::place::{Alarm, AlarmClock, Setting};
 use crate::store::{Batch, KeptAnswer, Note, Tombstone};
 use crate::task::spec::{TaskKey, TopicName};
@@ -52,9 +54,9 @@ struct Room {
     bytes: usize,
 }
 
-/// Tombstones and kept answers of one shard.
+/// Tombstones, kept and late answers of one shard.
 ///
-/// Of the answers the oldest go first: when their bodies are too many bytes, the bodies go (what was asked is done
+/// Of the kept answers the oldest go first: when their bodies are too many bytes, the bodies go (what was asked is done
 /// again then, with the same ids, and so finds its own tasks); when there are too many, they go as a whole.
 #[derive(Debug)]
 pub struct Notes {
@@ -69,6 +71,7 @@ pub struct Notes {
     working_on: HashMap<[u8; 16], MonoMs>,
     dirty_tombstones: HashSet<(TopicName, TaskKey)>,
     dirty_answers: HashSet<[u8; 16]>,
+    pub(super) late: LateAnswers,
 }
 
 impl Default for Notes {
@@ -87,6 +90,7 @@ impl Default for Notes {
             working_on: HashMap::new(),
             dirty_tombstones: HashSet::new(),
             dirty_answers: HashSet::new(),
+            late: LateAnswers::default(),
         }
     }
 }
@@ -119,13 +123,17 @@ impl Notes {
                 self.answers.insert(hash, answer);
                 (AlarmClock::Steady, until.0, Alarm::Answer(hash))
             }
+            Note::Late(late) => self.late.adopt(*late),
         }
     }
 
     /// All notes, in no order.
     pub fn all(&self) -> impl Iterator<Item = Note> + use<'_> {
         let tombstones = self.tombstones.values().cloned().map(Note::Tombstone);
-        tombstones.chain(self.answers.values().cloned().map(Note::Answer))
+        let answers = self.answers.values().cloned().map(Note::Answer);
+        let late = self.late.all().cloned();
+        let late = late.map(|late| Note::Late(Box::new(late)));
+        tombstones.chain(answers).chain(late)
     }
 
     /// The tombstone that holds a key, if one does now.
@@ -275,6 +283,7 @@ impl Notes {
                 None => batch.remove_answer(u128::from_be_bytes(hash)),
             }
         }
+        self.late.write_changes(batch);
     }
 }
 

@@ -68,6 +68,8 @@ pub enum Alarm {
     Tombstone([u8; 16]),
     /// A kept answer may go.
     Answer([u8; 16]),
+    /// It is to be looked whether the task of a late answer is still there.
+    Late([u8; 16]),
     /// The first of a chunk's tasks is due soon, or the last of its ended ones expires.
     Chunk(ChunkId),
 }

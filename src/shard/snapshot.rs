@@ -138,7 +138,7 @@ impl Snapshot {
         self.steady
     }
 
-    /// Tombstones and kept answers.
+    /// Tombstones, kept and late answers.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -349,6 +349,7 @@ fn key_of(note: &Note) -> RecordKey {
     match note {
         Note::Tombstone(tombstone) => RecordKey::tombstone(&tombstone.topic, &tombstone.key),
         Note::Answer(answer) => RecordKey::Answer(answer.key),
+        Note::Late(late) => RecordKey::late(late),
     }
 }
 
@@ -358,6 +359,7 @@ pub fn record_of(note: &Note) -> (RecordKey, Bytes) {
     match note {
         Note::Tombstone(tombstone) => batch.put_tombstone(tombstone),
         Note::Answer(answer) => batch.put_answer(answer),
+        Note::Late(late) => batch.put_late(late),
     }
     match batch.changes().next() {
         Some((key, Change::Put(value))) => (key, value),

@@ -204,7 +204,7 @@ pub struct Recent {
 pub struct Memtable {
     /// Tasks that are there, one beside the other in memory. One that was removed is in none.
     pub tasks: IndexMap<TaskId, Recent, BuildHasherDefault<IdHasher>>,
-    /// Tombstones and kept answers that changed; `None` where one is gone.
+    /// Tombstones, kept and late answers that changed; `None` where one is gone.
     pub notes: HashMap<RecordKey, Option<Bytes>>,
     /// What was written to the journal for it, in bytes.
     pub bytes: usize,

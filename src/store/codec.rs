@@ -26,14 +26,15 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use self::record::{
-    CancelRecordV1, CheckpointRecordV2, KeptAnswerRecordV1, ManifestRecordV1, MarksRecordV1,
-    SeedRecordV1, TaskRecordV1, TombstoneRecordV1,
+    CancelRecordV1, CheckpointRecordV2, KeptAnswerRecordV1, LateAnswerRecordV1, ManifestRecordV1,
+    MarksRecordV1, SeedRecordV1, TaskRecordV1, TombstoneRecordV1,
 };
 use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::ids::TaskId;
 use crate::store::chunk::{ChunkId, Mask};
 use crate::store::{KeptAnswer, Note, RecordKey, StoreError, Tombstone};
 use crate::task::Task;
+use crate::task::late::LateAnswer;
 use crate::task::spec::{TaskKey, TaskSpec, TopicName};
 
 /// Largest value, in bytes: payload, facts, result and a full history come to about one third of it.
@@ -83,12 +84,22 @@ impl RecordKey {
         Self::Tombstone(xxh3_128(&text))
     }
 
+    /// The key of a late answer: an attempt may say one thing of each kind.
+    pub fn late(answer: &LateAnswer) -> Self {
+        let token = answer.token.0.to_be_bytes();
+        let id = answer.task.to_bytes();
+        Self::Late(xxh3_128(
+            &[&id[..], &token, answer.outcome.as_bytes()].concat(),
+        ))
+    }
+
     /// The key as bytes.
     pub fn to_bytes(self) -> KeyBytes {
         let (kind, id) = match self {
             Self::Task(id) => (1, id.to_bytes()),
             Self::Tombstone(hash) => (2, hash.to_be_bytes()),
             Self::Answer(hash) => (3, hash.to_be_bytes()),
+            Self::Late(hash) => (4, hash.to_be_bytes()),
         };
         let mut bytes = [kind; 17];
         bytes[1..].copy_from_slice(&id);
@@ -102,6 +113,7 @@ impl RecordKey {
             1 => Some(Self::Task(TaskId::from_bytes(id))),
             2 => Some(Self::Tombstone(u128::from_be_bytes(id))),
             3 => Some(Self::Answer(u128::from_be_bytes(id))),
+            4 => Some(Self::Late(u128::from_be_bytes(id))),
             _ => None,
         }
     }
@@ -113,6 +125,7 @@ impl std::fmt::Display for RecordKey {
             Self::Task(id) => write!(f, "task {id}"),
             Self::Tombstone(hash) => write!(f, "tombstone {hash:032x}"),
             Self::Answer(hash) => write!(f, "kept answer {hash:032x}"),
+            Self::Late(hash) => write!(f, "late answer {hash:032x}"),
         }
     }
 }
@@ -219,6 +232,16 @@ impl Batch {
     /// Forgets a kept answer.
     pub fn remove_answer(&mut self, key: u128) {
         self.remove(RecordKey::Answer(key));
+    }
+
+    /// Writes a late answer.
+    pub fn put_late(&mut self, late: &LateAnswer) {
+        self.put(RecordKey::late(late), 0, &LateAnswerRecordV1::from(late));
+    }
+
+    /// Forgets a late answer.
+    pub fn remove_late(&mut self, key: u128) {
+        self.remove(RecordKey::Late(key));
     }
 
     /// The steady time it was made at.
@@ -579,6 +602,11 @@ pub fn decode_note(key: RecordKey, value: &[u8]) -> Result<Option<Note>, Damaged
             let record: KeptAnswerRecordV1<'_> = decode_value(&key.to_bytes(), value)?;
             Ok(Some(Note::Answer(record.into_answer(hash))))
         }
+        RecordKey::Late(_) => {
+            let record: LateAnswerRecordV1<'_> = decode_value(&key.to_bytes(), value)?;
+            let late = record.into_late()?;
+            Ok(Some(Note::Late(Box::new(late))))
+        }
     }
 }
 
@@ -646,8 +674,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::task::spec::Action;
-    use crate::testing::arbitrary::{a_task, a_tombstone, an_answer, golden_task, plain_task};
+    use crate::ids::{AttemptNumber, AttemptToken};
+    use crate::task::history::ErrorNote;
+    use crate::task::late::Treatment;
+    use crate::task::model::State;
+    use crate::task::spec::{Action, RawJson};
+    use crate::testing::arbitrary::{
+        a_late_answer, a_task, a_tombstone, an_answer, golden_task, plain_task,
+    };
 
     fn value_of(task: &Task) -> Vec<u8> {
         let mut batch = Batch::new(SteadyMs(0));
@@ -782,6 +816,59 @@ mod tests {
     ];
 
     #[test]
+    fn the_bytes_of_a_late_answer_are_what_they_always_were() {
+        let task = plain_task(1);
+        let late = LateAnswer {
+            task: task.id,
+            topic: task.topic,
+            key: task.key,
+            attempt: Some(AttemptNumber(3)),
+            generation: Some(2),
+            token: AttemptToken(300),
+            outcome: "succeeded",
+            error: None,
+            result: Some(RawJson::from("[1]".to_owned())),
+            result_dropped: false,
+            by: "worker".into(),
+            worker: Some("w1".into()),
+            at: WallMs(1_796_000_000_000),
+            ended_as: Some("lease_expired"),
+            state: State::Running,
+            treatment: Treatment::Compensated(plain_task(2).id),
+        };
+        let failed = LateAnswer {
+            outcome: "failed",
+            error: Some(ErrorNote {
+                code: "no_stock".into(),
+                message: "none left".into(),
+            }),
+            result: None,
+            worker: None,
+            treatment: Treatment::Refused,
+            ..late.clone()
+        };
+        let mut batch = Batch::new(SteadyMs(0x0102));
+        for late in [&late, &failed] {
+            batch.put_late(late);
+        }
+        let RecordKey::Late(key) = RecordKey::late(&late) else {
+            panic!("it is a late answer's key")
+        };
+        batch.remove_late(key);
+        assert_eq!(hex(batch.encode()), GOLDEN_LATE);
+    }
+
+    const GOLDEN_LATE: &str = concat!(
+        "02020100000000000004edaa6a02599ea3c5beddbd67d0d78abb69000000018e10c78b01a229f128",
+        "01785b80000000000000010c6f726465722e756e70616964010e6f726465722d3030303030303031",
+        "01030102fb2c01000001035b315d0006776f726b657201027731fd0050e253440300000103020201",
+        "a229f128027c8080000000000000020407f1a3c15b8ee3a05d854a7d43905fad6500000001ae44ad",
+        "8801a229f12801785b80000000000000010c6f726465722e756e70616964010e6f726465722d3030",
+        "30303030303101030102fb2c010101086e6f5f73746f636b096e6f6e65206c656674000006776f72",
+        "6b657200fd0050e253440300000103020084edaa6a02599ea3c5beddbd67d0d78abb",
+    );
+
+    #[test]
     fn a_typical_task_is_small() {
         let bytes = value_of(&plain_task(7)).len();
         assert!((150..=260).contains(&bytes), "{bytes} bytes");
@@ -887,10 +974,13 @@ mod tests {
         }
 
         #[test]
-        fn every_note_comes_back_as_it_was(tombstone in a_tombstone(), answer in an_answer()) {
+        fn every_note_comes_back_as_it_was(
+            tombstone in a_tombstone(), answer in an_answer(), late in a_late_answer(),
+        ) {
             let mut batch = Batch::new(SteadyMs(0));
             batch.put_tombstone(&tombstone);
             batch.put_answer(&answer);
+            batch.put_late(&late);
             let notes: Vec<Note> = batch
                 .changes()
                 .filter_map(|(key, change)| match change {
@@ -898,7 +988,7 @@ mod tests {
                     _ => None,
                 })
                 .collect();
-            prop_assert_eq!(notes, [Note::Tombstone(tombstone), Note::Answer(answer)]);
+            prop_assert_eq!(notes, [Note::Tombstone(tombstone), Note::Answer(answer), Note::Late(late.into())]);
         }
 
         #[test]

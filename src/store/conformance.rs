@@ -15,12 +15,14 @@ use proptest::prelude::*;
 
 use self::harness::{Content, Harness, Local, Mem, Owner, Progress};
 use crate::clock::{DurationMs, SteadyMs, WallMs};
-use crate::ids::ShardEpoch;
+use crate::ids::{AttemptToken, ShardEpoch};
 use crate::limits;
 use crate::store::chunk::{ChunkId, Fold, Marks, Memtable};
 use crate::store::codec::Cancel;
-use crate::store::{Batch, KeptAnswer, ShardStore, StoreError, Tended, Tombstone};
+use crate::store::{Batch, KeptAnswer, RecordKey, ShardStore, StoreError, Tended, Tombstone};
 use crate::task::Task;
+use crate::task::late::{LateAnswer, Treatment};
+use crate::task::model::State;
 use crate::task::spec::RawJson;
 use crate::testing::arbitrary::plain_task;
 
@@ -66,6 +68,35 @@ fn an_answer(n: u64, answer: Option<(u16, Bytes)>) -> KeptAnswer {
         until: SteadyMs(2),
         answer,
     }
+}
+
+fn a_late_answer(token: u64, result_bytes: usize) -> LateAnswer {
+    let task = plain_task(token);
+    LateAnswer {
+        task: task.id,
+        topic: task.topic,
+        key: task.key,
+        attempt: None,
+        generation: None,
+        token: AttemptToken(token),
+        outcome: "succeeded",
+        error: None,
+        result: Some(RawJson::from(format!("\"{}\"", "x".repeat(result_bytes)))),
+        result_dropped: false,
+        by: "worker".into(),
+        worker: None,
+        at: WallMs(7),
+        ended_as: Some("lease_expired"),
+        state: State::Dead,
+        treatment: Treatment::Refused,
+    }
+}
+
+fn key_of_late(late: &LateAnswer) -> u128 {
+    let RecordKey::Late(key) = RecordKey::late(late) else {
+        panic!("it is a late answer's key")
+    };
+    key
 }
 
 fn a_cancel(reason: &str) -> Cancel {
@@ -311,6 +342,7 @@ fn notes_come_back_and_go(mut harness: impl Harness) {
         )),
     );
     let unanswered = an_answer(2, None);
+    let (late, settled) = (a_late_answer(1, 60_000), a_late_answer(2, 10));
     let mut batch = Batch::new(SteadyMs(0));
     [&kept, &gone]
         .into_iter()
@@ -318,8 +350,12 @@ fn notes_come_back_and_go(mut harness: impl Harness) {
     [&answered, &unanswered, &an_answer(3, None)]
         .into_iter()
         .for_each(|answer| batch.put_answer(answer));
+    [&late, &settled]
+        .into_iter()
+        .for_each(|late| batch.put_late(late));
     owner.commit(batch).expect("the owner can commit");
     let mut batch = Batch::new(SteadyMs(0));
+    batch.remove_late(key_of_late(&settled));
     batch.remove_tombstone(&gone.topic, &gone.key);
     batch.remove_answer(an_answer(3, None).key);
     owner.commit(batch).expect("the owner can commit");
@@ -329,6 +365,7 @@ fn notes_come_back_and_go(mut harness: impl Harness) {
         content.answers.into_values().collect::<Vec<_>>(),
         [answered, unanswered]
     );
+    assert_eq!(content.late.into_values().collect::<Vec<_>>(), [late]);
     let content = owner.content();
     for _ in 0..2 {
         harness.crash();

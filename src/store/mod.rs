@@ -33,6 +33,7 @@ use bytes::Bytes;
 use crate::clock::{SteadyMs, WallMs};
 use crate::ids::{ShardEpoch, TaskId};
 use crate::store::chunk::{ChunkIndex, Fold, Folded, Mask, ReadChunks};
+use crate::task::late::LateAnswer;
 use crate::task::spec::{TaskKey, TopicName};
 
 pub use codec::{Batch, Change};
@@ -72,6 +73,8 @@ pub enum Note {
     Tombstone(Tombstone),
     /// A kept answer.
     Answer(KeptAnswer),
+    /// An answer of an attempt that was over.
+    Late(Box<LateAnswer>),
 }
 
 /// What a new owner starts with.
@@ -97,7 +100,7 @@ pub enum Stored {
         /// What is wrong with it.
         why: String,
     },
-    /// A tombstone or kept answer.
+    /// A tombstone, kept or late answer.
     Note(Note),
     /// A change that was committed since the last fold, in the order of commits, after all else.
     Change(RecordKey, Change),
@@ -226,4 +229,6 @@ pub enum RecordKey {
     Tombstone(u128),
     /// A kept answer, by its key's hash.
     Answer(u128),
+    /// A late answer, by the hash of its task, token and outcome.
+    Late(u128),
 }

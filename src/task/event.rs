@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::clock::{DurationMs, MonoMs, WallMs};
-use crate::ids::AttemptToken;
+use crate::ids::{AttemptNumber, AttemptToken};
 use crate::task::history::ErrorNote;
 use crate::task::model::{Due, PauseClock, State};
 use crate::task::outcome::Outcome;
@@ -48,6 +48,13 @@ pub enum Event {
         outcome: Outcome,
         /// When it had started.
         started_at: Option<WallMs>,
+    },
+    /// The topic lets an answer count that came when its attempt was over.
+    AcceptedLate {
+        /// The attempt.
+        attempt: AttemptNumber,
+        /// Its outcome, a success.
+        outcome: Outcome,
     },
     /// No answer came by the time it had to.
     Overdue {
@@ -141,6 +148,7 @@ impl Event {
             Self::Heartbeat { .. } => "heartbeat",
             Self::Snoozed { .. } => "snooze",
             Self::Finished { .. } => "finish",
+            Self::AcceptedLate { .. } => "accept",
             Self::Overdue { .. } => "overdue",
             Self::TotalTimeOver => "total time",
             Self::Recovered => "recover",

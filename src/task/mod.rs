@@ -6,6 +6,7 @@
 pub mod duration;
 pub mod event;
 pub mod history;
+pub mod late;
 pub mod model;
 pub mod new_task;
 pub mod outcome;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::clock::{DurationMs, SteadyMs, WallMs};
+use crate::task::late::LatePolicy;
 use crate::task::model::PauseClock;
 use crate::task::retry::RetryPolicy;
 use crate::task::spec::{Action, ByTopic, Class, Delivery, Timeouts, TopicName};
@@ -83,6 +84,8 @@ pub struct TopicSettings {
     pub on_existing: Option<OnExisting>,
     /// Live: fixed for a task when it ends.
     pub retention: Retention,
+    /// What becomes of answers that come too late. Live.
+    pub late_answers: LatePolicy,
 }
 
 /// One topic as it is now.

@@ -24,7 +24,8 @@ use crate::task::outcome::{Failure, Outcome};
 use crate::task::spec::{Action, Delivery};
 use steps::{
     begin_generation, check_token, come_due, die, end, finish_from_outside, lateness, log,
-    record_attempt, settle, shift, stop_for, take_attempt, take_back_unstarted, wait_again, why,
+    record_attempt, settle, shift, stop_for, take_attempt, take_back_unstarted, take_late,
+    wait_again, why,
 };
 
 /// How long a task waits that an executor had no room for.
@@ -160,6 +161,18 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             settle(task, outcome, started_at, ctx);
             Ok(Applied::Changed)
         }
+
+        Event::AcceptedLate { attempt, outcome } if open || state.is_in_flight() => {
+            let stop = stop_for(task, None)?;
+            if state.is_in_flight() {
+                record_attempt(task, &Outcome::Cancelled, None, ctx);
+            }
+            take_late(task, outcome);
+            let why = format!("the late answer of attempt {} was accepted", attempt.0);
+            end(task, State::Succeeded, &why, ctx);
+            Ok(stop)
+        }
+        Event::AcceptedLate { .. } => illegal,
 
         Event::Overdue { token } => {
             check_token(task, token)?;

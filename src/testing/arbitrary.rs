@@ -13,6 +13,7 @@ use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, Slot, TaskId};
 use crate::store::{KeptAnswer, Tombstone};
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
+use crate::task::late::{LateAnswer, Treatment};
 use crate::task::model::{
     DeadReason, Due, Lane, LastOutcome, LiveAttempt, Pause, PauseClock, State, Task, WaitingFor,
 };
@@ -177,6 +178,33 @@ prop_compose! {
     /// Any tombstone.
     pub fn a_tombstone()(topic in a_topic(), key in a_key(), until in steady(), reason in text()) -> Tombstone {
         Tombstone { topic, key, until, reason }
+    }
+}
+
+prop_compose! {
+    /// Any late answer.
+    pub fn a_late_answer()(
+        slot in any::<u64>(),
+        topic in a_topic(),
+        key in option::of(a_key()),
+        (attempt, generation) in option::of(any::<(u32, u32)>()).prop_map(|both| both.unzip()),
+        token in any::<u64>(),
+        is_success in any::<bool>(),
+        (result_dropped, accepted) in any::<(bool, bool)>(),
+        (by, worker) in (text(), option::of(text())),
+        at in wall(),
+    ) -> LateAnswer {
+        let task = TaskId::with_tail(Slot::of_hash(slot), at, slot);
+        LateAnswer {
+            task, topic, key, attempt: attempt.map(AttemptNumber), generation, token: AttemptToken(token),
+            outcome: if is_success { "succeeded" } else { "failed" },
+            error: (!is_success).then(|| ErrorNote { code: "busy".into(), message: by.clone() }),
+            result: is_success.then(|| RawJson::from("[]".to_owned())),
+            result_dropped, by, worker, at,
+            ended_as: attempt.map(|_| "lease_expired"),
+            state: State::Cancelled,
+            treatment: if accepted { Treatment::Accepted } else { Treatment::Compensated(task) },
+        }
     }
 }
 

@@ -37,6 +37,7 @@ pub mod batch_out;
 pub mod decode;
 pub mod due;
 pub mod guard;
+pub mod late;
 pub mod leases;
 pub mod list;
 pub mod problem;

@@ -4,6 +4,8 @@
 //! facts) is embedded as it came. Every field is always there, in this order; what is absent is `null`, but for
 //! `result_dropped`, which is there only when it is true.
 
+use std::borrow::Cow;
+
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -12,6 +14,7 @@ use uuid::Uuid;
 use crate::clock::DurationMs;
 use crate::shard::query::{Slim, TaskView};
 use crate::task::history::ErrorNote;
+use crate::task::late::{LateAnswer, Treatment};
 use crate::task::spec::{RawJson, TaskKey};
 use crate::task::{State, Task};
 use crate::wheel::minute_label;
@@ -347,31 +350,46 @@ pub struct ChangeOut<'a> {
     by: &'a str,
     /// Why, in a few words.
     #[schema(value_type = String)]
-    why: &'a str,
+    why: Cow<'a, str>,
 }
 
 /// A task's changes of state.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Log)]
 pub struct LogOut<'a> {
-    /// The latest 100, oldest first.
+    /// The latest 100 and the late answers that changed nothing, oldest first.
     items: Vec<ChangeOut<'a>>,
     /// All there were.
     count: u32,
 }
 
-impl<'a> From<&'a Task> for LogOut<'a> {
-    fn from(task: &'a Task) -> Self {
-        let items = task.changes.kept.iter().map(|change| ChangeOut {
+impl<'a> LogOut<'a> {
+    /// The changes of a task, and the late answers that changed nothing, each at its time.
+    pub fn new(task: &'a Task, late: &'a [LateAnswer]) -> Self {
+        let changes = task.changes.kept.iter().map(|change| ChangeOut {
             at: Time(change.at),
             from: change.from.map(State::name),
             to: change.to.name(),
             by: &change.by,
-            why: &change.why,
+            why: Cow::Borrowed(&change.why),
         });
+        // One that was accepted is among the changes.
+        let refused = late
+            .iter()
+            .filter(|late| late.treatment != Treatment::Accepted);
+        let refused = refused.map(|late| ChangeOut {
+            at: Time(late.at),
+            from: Some(late.state.name()),
+            to: late.state.name(),
+            by: &late.by,
+            why: Cow::Owned(late.why()),
+        });
+        let mut items: Vec<_> = changes.chain(refused).collect();
+        items.sort_by_key(|item| item.at.0);
+        let more = items.len() - task.changes.kept.len();
         Self {
-            items: items.collect(),
-            count: task.changes.total,
+            items,
+            count: task.changes.total.saturating_add(more as u32),
         }
     }
 }

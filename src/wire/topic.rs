@@ -13,7 +13,8 @@ use crate::task::transition::Retention;
 use crate::wire::action::{self, ActionBody};
 use crate::wire::decode::{Node, Shape, decode, word_of};
 use crate::wire::due::InLimits;
-use crate::wire::problem::{Code, Problem};
+use crate::wire::late::{self, PolicyOut};
+use crate::wire::problem::Problem;
 use crate::wire::retry::{self, RetryBody, TimeoutsBody};
 use crate::wire::task_in::{CLASS, DELIVERY, ON_EXISTING};
 use crate::wire::time::{Length, Time};
@@ -39,8 +40,6 @@ const RETENTION: Shape = Shape {
 
 /// Longest retention, in milliseconds: ten years.
 const RETENTION_MS_MAX: u64 = 3660 * 24 * 3600 * 1000;
-/// What becomes of answers that come too late; the one way that is built.
-const REFUSE: &str = "refuse";
 
 /// Reads the body of `PUT /v1/topics/{name}`.
 ///
@@ -49,16 +48,6 @@ const REFUSE: &str = "refuse";
 pub fn settings(bytes: &[u8], limits: &InLimits) -> Result<TopicSettings, Problem> {
     decode(bytes, |node| {
         let body = node.object(&TOPIC)?;
-        body.optional("late_answers", |node| {
-            let word = node.text()?;
-            if word != REFUSE {
-                return node.refuse(
-                    Code::NotSupported.name(),
-                    "other than `refuse` is not built yet in this version",
-                );
-            }
-            Some(())
-        });
         Some(TopicSettings {
             action: body.optional("action", action::action),
             retry: body.optional("retry", retry::policy),
@@ -69,6 +58,9 @@ pub fn settings(bytes: &[u8], limits: &InLimits) -> Result<TopicSettings, Proble
             delivery: body.optional("delivery", |node| node.word(&DELIVERY)),
             on_existing: body.optional("on_existing", |node| node.word(&ON_EXISTING)),
             retention: body.optional("retention", retention).unwrap_or_default(),
+            late_answers: body
+                .optional("late_answers", late::policy)
+                .unwrap_or_default(),
         })
     })
 }
@@ -106,8 +98,9 @@ pub struct PutTopic {
     pub delivery: Option<String>,
     /// How long ended tasks are kept.
     pub retention: Option<RetentionBody>,
-    /// `refuse`.
-    pub late_answers: Option<String>,
+    /// What becomes of answers that come too late: `refuse` (default), `accept_if_unfinished`, or
+    /// `{"compensate": {"topic": …, "action": …}}`, which creates a task once for each late success.
+    pub late_answers: Option<serde_json::Value>,
     /// `return` (default), `reject`, `replace`, `extend` or `keep_later`.
     pub on_existing: Option<String>,
 }
@@ -148,8 +141,8 @@ pub struct TopicOut<'a> {
     #[schema(value_type = Option<serde_json::Value>)]
     limits: Option<()>,
     retention: RetentionBody,
-    #[schema(value_type = String)]
-    late_answers: &'static str,
+    #[schema(value_type = serde_json::Value)]
+    late_answers: PolicyOut<'a>,
     #[schema(value_type = Option<String>)]
     on_existing: Option<&'static str>,
     /// Null unless its tasks are held.
@@ -197,7 +190,7 @@ impl<'a> TopicOut<'a> {
                 cancelled: Length(settings.retention.cancelled),
                 dead: Length(settings.retention.dead),
             },
-            late_answers: REFUSE,
+            late_answers: (&settings.late_answers).into(),
             on_existing: settings
                 .on_existing
                 .map(|on_existing| word_of(&ON_EXISTING, &on_existing)),
@@ -257,6 +250,26 @@ mod tests {
     }
 
     #[test]
+    fn what_becomes_of_late_answers_is_answered_as_it_was_put() {
+        let name = TopicName::parse("order.unpaid").unwrap();
+        for policy in [
+            json!("refuse"),
+            json!("accept_if_unfinished"),
+            json!({"compensate": {"topic": "order.refund", "action": null}}),
+            json!({"compensate": {"topic": "order.refund", "action": {"handler": {"name": "refund"}}}}),
+        ] {
+            let body = json!({"late_answers": policy}).to_string();
+            let settings = settings(body.as_bytes(), &WIDE).unwrap();
+            let topic = Topic {
+                settings,
+                ..Topic::default()
+            };
+            let answered = serde_json::to_value(TopicOut::new(&name, &topic)).unwrap();
+            assert_eq!(answered["late_answers"], policy);
+        }
+    }
+
+    #[test]
     fn an_empty_body_leaves_everything_to_the_defaults() {
         assert_eq!(settings(b"{}", &WIDE), Ok(TopicSettings::default()));
         let only_one = settings(br#"{"retention": {"dead": "P1D"}}"#, &WIDE).unwrap();
@@ -275,9 +288,14 @@ mod tests {
             (
                 r#"{"late_answers": "accept"}"#,
                 "/late_answers",
-                "not_supported",
+                "unknown_value",
             ),
             (r#"{"late_answers": 1}"#, "/late_answers", "wrong_type"),
+            (
+                r#"{"late_answers": {"compensate": {"action": {"none": {}}}}}"#,
+                "/late_answers/compensate/topic",
+                "missing",
+            ),
             (
                 r#"{"retention": {"dead": "P1Y"}}"#,
                 "/retention/dead",

@@ -40,12 +40,14 @@ mod traffic;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use report::Report;
 use run::Soak;
 use support::now_ms;
 use support::program::{is_asked_for, number};
 
 const PROGRAM: &str = "soak";
 const LENGTH: Duration = Duration::from_secs(60);
+const CHAPTER: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     if house::is_meant() {
@@ -68,7 +70,15 @@ fn main() -> ExitCode {
     if !json {
         println!("{PROGRAM}: {} s, seed {seed}", length.as_secs());
     }
-    let report = Soak::new(seed).run(length);
+    let report = soak(seed, length, |so_far| {
+        if !json {
+            let (seconds, faults) = (so_far.length.as_secs(), so_far.happened.len());
+            println!(
+                "{PROGRAM}: {seconds} s, {faults} faults, {} tasks",
+                so_far.tasks
+            );
+        }
+    });
     if json {
         println!("{}", report.json());
     } else {
@@ -78,6 +88,20 @@ fn main() -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+/// Minute after minute, each on a directory of its own, so that looking at everything stays quick; until something is
+/// not as promised.
+fn soak(seed: u64, length: Duration, progress: impl Fn(&Report)) -> Report {
+    let mut report = Report::of(seed);
+    while report.violations.is_empty() && report.length < length {
+        // A seed for each, so that it can be had again without those before it.
+        let seed = seed.wrapping_add(report.chapters);
+        let left = length.saturating_sub(report.length);
+        report.add(Soak::new(seed).run(CHAPTER.min(left)));
+        progress(&report);
+    }
+    report
 }
 
 /// `90`, `90s` or `10m`.

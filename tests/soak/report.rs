@@ -24,8 +24,13 @@ pub struct Happened {
     pub down_ms: Vec<u64>,
 }
 
+#[derive(Default)]
 pub struct Report {
     pub seed: u64,
+    /// Directories that were begun.
+    pub chapters: u64,
+    /// The seed of the last of them, and how long it was under load.
+    pub last: (u64, Duration),
     /// Time under load.
     pub length: Duration,
     pub happened: Vec<Happened>,
@@ -66,6 +71,30 @@ impl Row {
 }
 
 impl Report {
+    pub fn of(seed: u64) -> Self {
+        Self {
+            seed,
+            down_ms: vec![0; usize::from(SHARDS)],
+            ..Self::default()
+        }
+    }
+
+    /// What followed on another directory.
+    pub fn add(&mut self, next: Self) {
+        self.chapters += 1;
+        self.last = (next.seed, next.length);
+        self.length += next.length;
+        self.happened.extend(next.happened);
+        for (total, ms) in self.down_ms.iter_mut().zip(next.down_ms) {
+            *total += ms;
+        }
+        self.tasks += next.tasks;
+        self.starts += next.starts;
+        self.histories += next.histories;
+        self.violations.extend(next.violations);
+        self.kept = next.kept;
+    }
+
     fn rows(&self) -> BTreeMap<(Kind, &str), Row> {
         let mut rows: BTreeMap<(Kind, &str), Row> = BTreeMap::new();
         for happened in &self.happened {
@@ -167,12 +196,12 @@ impl fmt::Display for Report {
         if let Some(kept) = &self.kept {
             writeln!(f, "  data and log are kept in {kept}")?;
         }
-        let minutes = format!("{}s", self.length.as_secs());
+        let (seed, length) = self.last;
         write!(
             f,
-            "{PROGRAM}: BROKEN, {} times; to repeat:\n  cargo test --features failpoints --test {PROGRAM} -- --for {minutes} --seed {}",
+            "{PROGRAM}: BROKEN, {} times; to repeat:\n  cargo test --features failpoints --test {PROGRAM} -- --for {}s --seed {seed}",
             self.violations.len(),
-            self.seed
+            length.as_secs(),
         )
     }
 }

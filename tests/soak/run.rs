@@ -23,7 +23,7 @@ use super::traffic::{Driver, Mix, Stage};
 const ROUND: Duration = Duration::from_secs(20);
 const DRIVERS: usize = 3;
 /// Between two requests of a driver.
-const BREATH: Duration = Duration::from_millis(5);
+const BREATH: Duration = Duration::from_millis(8);
 /// When the process is gone from under it.
 const BREATH_GONE: Duration = Duration::from_millis(20);
 const MIX: Mix = Mix {
@@ -97,7 +97,6 @@ impl Soak {
         let kept = (!violations.is_empty()).then(|| self.service.keep().display().to_string());
         let ledger = self.ledger.lock();
         Report {
-            seed: self.seed,
             length: under_load,
             down_ms: down,
             tasks: ledger.len(),
@@ -106,6 +105,7 @@ impl Soak {
             violations,
             kept,
             happened: std::mem::take(&mut self.happened),
+            ..Report::of(self.seed)
         }
     }
 

@@ -70,6 +70,7 @@ impl ShardCore {
                 Alarm::Expire(id) => self.forget(id),
                 Alarm::Tombstone(hash) => self.notes.end_tombstone(hash, now),
                 Alarm::Answer(hash) => self.notes.end_answer(hash, now),
+                Alarm::Late(key) => self.look_after_late(key, now),
                 Alarm::Chunk(_) => {}
             }
         }

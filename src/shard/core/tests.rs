@@ -3,7 +3,7 @@
 //! - `shell`: the world around the core; it takes steps as the actor does, may die between any two, and checks
 //!   at each that nothing starts early, twice or uncommitted;
 //! - `sound`: what holds of a core after every step, whatever happened;
-//! - `due`, `topics`, `workers`, `keys`, `notes`, `clocks`, `lists`: what it does, as sentences;
+//! - `due`, `topics`, `workers`, `keys`, `notes`, `late`, `clocks`, `lists`: what it does, as sentences;
 //! - `crash`, `simulation`: the same through deaths at every point, and through random lives;
 //! - `model`: every order of events, within small bounds.
 
@@ -16,6 +16,7 @@ mod clocks;
 mod crash;
 mod due;
 mod keys;
+mod late;
 mod lists;
 mod model;
 mod notes;

@@ -22,6 +22,7 @@ use crate::ids::{AttemptNumber, AttemptToken, TaskId};
 use crate::store::chunk::{ChunkId, Mask};
 use crate::store::{KeptAnswer, Tombstone};
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
+use crate::task::late::{LateAnswer, Treatment};
 use crate::task::model::{
     DeadReason, Due, Lane, LastOutcome, LiveAttempt, Pause, PauseClock, State, Task, WaitingFor,
 };
@@ -312,6 +313,34 @@ pub(super) struct KeptAnswerRecordV1<'a> {
     first_at_ms: i64,
     until_ms: i64,
     answer: Option<(u16, &'a [u8])>,
+}
+
+/// A late answer; its key is a hash, so all that the hash is of stands in it.
+#[derive(Encode, BorrowDecode)]
+pub(super) struct LateAnswerRecordV1<'a> {
+    task: [u8; 16],
+    topic: &'a str,
+    key: Option<&'a str>,
+    attempt: Option<u32>,
+    generation: Option<u32>,
+    token: u64,
+    outcome: u8,
+    error: Option<ErrorV1<'a>>,
+    result: Option<&'a [u8]>,
+    result_dropped: bool,
+    by: &'a str,
+    worker: Option<&'a str>,
+    at_ms: i64,
+    ended_as: Option<u8>,
+    state: StateV1,
+    treatment: TreatmentV1,
+}
+
+#[derive(Encode, Decode)]
+enum TreatmentV1 {
+    Refused,
+    Accepted,
+    Compensated([u8; 16]),
 }
 
 /// A cancel; the task's id is its key.
@@ -709,6 +738,51 @@ impl<'a> From<&'a KeptAnswer> for KeptAnswerRecordV1<'a> {
     }
 }
 
+impl<'a> From<&'a LateAnswer> for LateAnswerRecordV1<'a> {
+    fn from(late: &'a LateAnswer) -> Self {
+        let LateAnswer {
+            task,
+            topic,
+            key,
+            attempt,
+            generation,
+            token,
+            outcome,
+            error,
+            result,
+            result_dropped,
+            by,
+            worker,
+            at,
+            ended_as,
+            state,
+            treatment,
+        } = late;
+        Self {
+            task: task.to_bytes(),
+            topic: topic.as_str(),
+            key: key.as_ref().map(TaskKey::as_str),
+            attempt: attempt.map(|attempt| attempt.0),
+            generation: *generation,
+            token: token.0,
+            outcome: place_in(&OUTCOMES, outcome),
+            error: error.as_ref().map(ErrorV1::from),
+            result: result.as_ref().map(|json| &*json.0),
+            result_dropped: *result_dropped,
+            by,
+            worker: worker.as_deref(),
+            at_ms: at.0,
+            ended_as: ended_as.map(|word| place_in(&OUTCOMES, word)),
+            state: (*state).into(),
+            treatment: match treatment {
+                Treatment::Refused => TreatmentV1::Refused,
+                Treatment::Accepted => TreatmentV1::Accepted,
+                Treatment::Compensated(task) => TreatmentV1::Compensated(task.to_bytes()),
+            },
+        }
+    }
+}
+
 impl From<Checkpoint> for CheckpointRecordV2 {
     fn from(checkpoint: Checkpoint) -> Self {
         let Checkpoint {
@@ -1050,6 +1124,34 @@ impl KeptAnswerRecordV1<'_> {
                 .answer
                 .map(|(status, body)| (status, Bytes::copy_from_slice(body))),
         }
+    }
+}
+
+impl LateAnswerRecordV1<'_> {
+    pub(super) fn into_late(self) -> Result<LateAnswer, Damaged> {
+        let ended_as = self.ended_as.map(|place| word_at(&OUTCOMES, place));
+        Ok(LateAnswer {
+            task: TaskId::from_bytes(self.task),
+            topic: TopicName::parse(self.topic).map_err(bad_name)?,
+            key: self.key.map(TaskKey::parse).transpose().map_err(bad_name)?,
+            attempt: self.attempt.map(AttemptNumber),
+            generation: self.generation,
+            token: AttemptToken(self.token),
+            outcome: word_at(&OUTCOMES, self.outcome)?,
+            error: self.error.map(ErrorNote::from),
+            result: self.result.map(json),
+            result_dropped: self.result_dropped,
+            by: self.by.to_owned(),
+            worker: self.worker.map(str::to_owned),
+            at: WallMs(self.at_ms),
+            ended_as: ended_as.transpose()?,
+            state: self.state.into(),
+            treatment: match self.treatment {
+                TreatmentV1::Refused => Treatment::Refused,
+                TreatmentV1::Accepted => Treatment::Accepted,
+                TreatmentV1::Compensated(task) => Treatment::Compensated(TaskId::from_bytes(task)),
+            },
+        })
     }
 }
 

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use crate::clock::SteadyMs;
-use crate::ids::{ShardId, TaskId};
+use crate::ids::{AttemptToken, ShardId, TaskId};
 use crate::store::chunk::{
     ChunkBody, ChunkId, Class, Entry, Fold, Folded, Marks, Mask, Memtable, Recent, full_mask,
 };
@@ -29,6 +29,7 @@ use crate::store::{
     Tombstone,
 };
 use crate::task::Task;
+use crate::task::late::LateAnswer;
 use crate::task::model::State;
 
 /// One shard's place of storage, over the lives of its owners.
@@ -242,6 +243,7 @@ pub(in crate::store) struct Content {
     pub(in crate::store) cancels: BTreeMap<TaskId, Cancel>,
     pub(in crate::store) tombstones: BTreeMap<String, Tombstone>,
     pub(in crate::store) answers: BTreeMap<u128, KeptAnswer>,
+    pub(in crate::store) late: BTreeMap<AttemptToken, LateAnswer>,
 }
 
 /// Where a record stands.
@@ -339,6 +341,7 @@ impl<S: ShardStore> Owner<S> {
                     let key = match &note {
                         Note::Tombstone(it) => RecordKey::tombstone(&it.topic, &it.key),
                         Note::Answer(it) => RecordKey::Answer(it.key),
+                        Note::Late(it) => RecordKey::late(it),
                     };
                     let twice = self.notes.insert(key, note);
                     assert_eq!(twice, None, "a note is visited once");
@@ -561,6 +564,9 @@ impl<S: ShardStore> Owner<S> {
                 }
                 Note::Answer(it) => {
                     content.answers.insert(it.key, it);
+                }
+                Note::Late(it) => {
+                    content.late.insert(it.token, *it);
                 }
             }
         }

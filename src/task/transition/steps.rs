@@ -216,6 +216,22 @@ pub(super) fn finish_from_outside(task: &mut Task, outcome: Outcome, ctx: &Conte
     }
 }
 
+/// What an attempt said that is not the present one any more.
+pub(super) fn take_late(task: &mut Task, outcome: Outcome) {
+    task.last_outcome = Some(LastOutcome {
+        outcome: outcome.name(),
+        error: ErrorNote::of(&outcome),
+    });
+    if let Outcome::Succeeded {
+        result,
+        result_dropped,
+    } = outcome
+    {
+        task.result = result.map(RawJson);
+        task.result_dropped = result_dropped;
+    }
+}
+
 pub(super) fn begin_generation(task: &mut Task, due: Due, ctx: &Context<'_>) {
     task.generation += 1;
     task.state = State::Pending;

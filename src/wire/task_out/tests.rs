@@ -181,7 +181,7 @@ fn the_log_shows_who_changed_what_and_why() {
         {"at": at, "from": null, "to": "pending", "by": "api", "why": "created"},
         {"at": at, "from": "pending", "to": "cancelled", "by": "api", "why": "paid"},
     ]});
-    assert_eq!(shown(&LogOut::from(&task)), expected);
+    assert_eq!(shown(&LogOut::new(&task, &[])), expected);
 }
 
 #[test]

@@ -22,7 +22,7 @@
 //! starts nothing any more: it looks at its kill switch first, and what it launches all the same is born cancelled.
 //!
 //! **What is not.** Two questions in one step; lost or repeated messages, but for those that a death swallows; chunks
-//! and folds, notes and keys, topics and pauses, snoozes, total time (the random simulation has all of these); several
+//! and folds, notes (but for late answers) and keys, topics and pauses, snoozes, total time (the random simulation has all of these); several
 //! shards, as they share nothing; a disk that lies (see `tests/torn`). Retention never ends, so nothing is forgotten. Times that
 //! nobody looks at are left out of what makes two states equal: [`owner::Known`] says which.
 //!

@@ -135,6 +135,9 @@ impl Shell {
             Stored::Note(Note::Answer(note)) => {
                 notes.insert(RecordKey::Answer(note.key), Note::Answer(note));
             }
+            Stored::Note(Note::Late(note)) => {
+                notes.insert(RecordKey::late(&note), Note::Late(note));
+            }
             Stored::Change(key, Change::Put(value)) => {
                 if let Some(note) = decode_note(key, &value).unwrap() {
                     notes.insert(key, note);

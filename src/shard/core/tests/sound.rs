@@ -198,7 +198,7 @@ fn assert_alarms(core: &mut ShardCore, ids: &[TaskId]) {
     set.retain(|(.., alarm)| {
         !matches!(
             alarm,
-            Alarm::Tombstone(_) | Alarm::Answer(_) | Alarm::Chunk(_)
+            Alarm::Tombstone(_) | Alarm::Answer(_) | Alarm::Late(_) | Alarm::Chunk(_)
         )
     });
     let (set, needed, overtime) = (sorted(set), sorted(needed), sorted(overtime));

@@ -12,9 +12,10 @@ use super::*;
 use crate::clock::Clock;
 use crate::ids::ShardEpoch;
 use crate::shard::create::Creation;
-use crate::store::codec::decode_task;
+use crate::store::codec::{decode_note, decode_task};
 use crate::store::mem::MemDisk;
 use crate::store::{RecordKey, ShardStore, StoreError};
+use crate::task::late::LateAnswer;
 
 /// A task as far as it decides what comes next: without its log, and without times that nobody looks at.
 #[derive(Clone)]
@@ -58,6 +59,28 @@ impl fmt::Debug for Known {
     }
 }
 
+/// A late answer. Which ones there are decides what is written next; when they came does not.
+#[derive(Clone, Debug)]
+pub struct Late(LateAnswer);
+
+impl Late {
+    fn told(&self) -> (TaskId, AttemptToken, &'static str) {
+        (self.0.task, self.0.token, self.0.outcome)
+    }
+}
+
+impl Hash for Late {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.told().hash(hasher);
+    }
+}
+
+impl PartialEq for Late {
+    fn eq(&self, other: &Self) -> bool {
+        self.told() == other.told()
+    }
+}
+
 /// What is durable.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Disk {
@@ -65,6 +88,7 @@ pub struct Disk {
     pub epoch: ShardEpoch,
     steady: SteadyMs,
     pub tasks: BTreeMap<TaskId, Known>,
+    late: BTreeMap<RecordKey, Late>,
 }
 
 impl Disk {
@@ -73,6 +97,7 @@ impl Disk {
             epoch: ShardEpoch(0),
             steady: SteadyMs(0),
             tasks: BTreeMap::new(),
+            late: BTreeMap::new(),
         }
     }
 
@@ -82,8 +107,12 @@ impl Disk {
         while store.begin()?.epoch < self.epoch {}
         store.commit(epoch, batch)?;
         self.steady = self.steady.max(batch.steady());
+        let (tasks, late) = written(batch);
         self.tasks
-            .extend(written(batch).map(|known| (known.0.id, known)));
+            .extend(tasks.into_iter().map(|known| (known.0.id, known)));
+        let late = late.into_iter();
+        self.late
+            .extend(late.map(|late| (RecordKey::late(&late.0), late)));
         Ok(())
     }
 
@@ -94,6 +123,9 @@ impl Disk {
         let mut batch = Batch::new(self.steady);
         for Known(task) in self.tasks.values() {
             batch.put_task(task);
+        }
+        for Late(late) in self.late.values() {
+            batch.put_late(late);
         }
         let epoch = store.begin().unwrap().epoch;
         store.commit(epoch, &batch).unwrap();
@@ -159,7 +191,7 @@ pub enum Answer {
 #[derive(Clone, Debug)]
 pub struct Out {
     pub batch: Batch,
-    writes: Vec<Known>,
+    writes: (Vec<Known>, Vec<Late>),
     pub answers: Vec<Answer>,
     effects: Vec<Effect>,
     /// What the store said, once it has said something.
@@ -190,19 +222,20 @@ pub struct Did {
 pub struct View {
     pub tasks: BTreeMap<TaskId, (Known, u8)>,
     armed: Vec<(i64, TaskId, AttemptToken)>,
+    late: BTreeMap<RecordKey, Late>,
     /// Follows from the rest.
     pub wakes_in_ms: Option<i64>,
 }
 
 impl PartialEq for View {
     fn eq(&self, other: &Self) -> bool {
-        (&self.tasks, &self.armed) == (&other.tasks, &other.armed)
+        (&self.tasks, &self.armed, &self.late) == (&other.tasks, &other.armed, &other.late)
     }
 }
 
 impl Hash for View {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        (&self.tasks, &self.armed).hash(hasher);
+        (&self.tasks, &self.armed, &self.late).hash(hasher);
     }
 }
 
@@ -280,7 +313,7 @@ impl Owner {
             if let Some(batch) = step.batch {
                 let acted = model.faults.acts_before_its_commit;
                 let out = Out {
-                    writes: written(&batch).collect(),
+                    writes: written(&batch),
                     batch,
                     answers: if acted {
                         Vec::new()
@@ -377,17 +410,22 @@ impl Owner {
     }
 }
 
-/// The tasks of a batch, as they read back.
-fn written(batch: &Batch) -> impl Iterator<Item = Known> + use<> {
-    batch
-        .clone()
-        .changes()
-        .map(|(key, change)| match (key, change) {
+/// The tasks and late answers of a batch, as they read back.
+fn written(batch: &Batch) -> (Vec<Known>, Vec<Late>) {
+    let (mut tasks, mut late) = (Vec::new(), Vec::new());
+    for (key, change) in batch.clone().changes() {
+        match (key, change) {
             (RecordKey::Task(id), Change::Put(value)) => {
-                Known(Arc::new(decode_task(id, &value).unwrap()))
+                tasks.push(Known(Arc::new(decode_task(id, &value).unwrap())));
             }
+            (RecordKey::Late(_), Change::Put(value)) => match decode_note(key, &value).unwrap() {
+                Some(Note::Late(answer)) => late.push(Late(*answer)),
+                other => panic!("{other:?} under a late answer's key"),
+            },
             other => panic!("nothing expires or sleeps in this model: {other:?}"),
-        })
+        }
+    }
+    (tasks, late)
 }
 
 fn perform(core: &mut ShardCore, effects: Vec<Effect>) {
@@ -403,6 +441,12 @@ fn view_of(core: &mut ShardCore, now: Now) -> View {
     let armed = armed.map(|armed| (armed.fire_ms, armed.task, armed.token));
     View {
         armed: armed.collect(),
+        late: core
+            .notes
+            .late
+            .all()
+            .map(|late| (RecordKey::late(late), Late(late.clone())))
+            .collect(),
         wakes_in_ms: core.next_in_ms(now),
         tasks: core
             .table
@@ -466,7 +510,7 @@ impl fmt::Debug for Owner {
                     Some(true) => "durable",
                     Some(false) => "refused",
                 };
-                write!(f, ", {said}: {:?}", out.writes)
+                write!(f, ", {said}: {:?}", out.writes.0)
             }
             None => Ok(()),
         }
