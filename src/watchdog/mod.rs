@@ -31,6 +31,95 @@
 //! Cost: per child and thread two atomic loads each 50 ms. Limits: a thread that hangs can't be ended, only left
 //! behind; a watchdog that hangs or dies is not replaced, but readiness tells. Invariants: this module knows no other
 //! actor of the house; `pulse`, `threads`, `liveness`, `restart`, `office` and `death_notice` know no actix.
+//!
+//! An actor of your own, supervised: it beats, leaves when it is told to, and keeps what it was handed to its end.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
+//! use duetime::supervision::{ChildContext, ChildSpec, NamedArbiter, Office, StartFault, Watchdog};
+//! use duetime::{Clock, DurationMs};
+//!
+//! /// Adds up what a meter says.
+//! struct Meter {
+//!     sum: i64,
+//!     clock: Clock,
+//!     _thread: NamedArbiter,
+//!     child: ChildContext,
+//! }
+//!
+//! impl Actor for Meter {
+//!     type Context = Context<Self>;
+//!
+//!     fn started(&mut self, ctx: &mut Context<Self>) {
+//!         let me = ctx.address();
+//!         self.child.kill.on_throw(move || me.do_send(Leave));
+//!         ctx.run_interval(Duration::from_millis(250), |meter, _| {
+//!             meter.child.pulse.beat(meter.clock.now().mono);
+//!         });
+//!     }
+//! }
+//!
+//! #[derive(Message)]
+//! #[rtype(result = "()")]
+//! struct Leave;
+//!
+//! impl Handler<Leave> for Meter {
+//!     type Result = ();
+//!
+//!     fn handle(&mut self, _: Leave, ctx: &mut Context<Self>) {
+//!         ctx.stop();
+//!     }
+//! }
+//!
+//! #[derive(Message)]
+//! #[rtype(result = "()")]
+//! struct Reading(i64);
+//!
+//! impl Handler<Reading> for Meter {
+//!     type Result = ();
+//!
+//!     fn handle(&mut self, reading: Reading, _: &mut Context<Self>) {
+//!         assert!(reading.0 >= 0, "a meter does not run backwards");
+//!         self.sum += reading.0;
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let clock = Clock::machine();
+//! let meter = Arc::new(Office::default());
+//! let spec = ChildSpec::new("meter", {
+//!     let (clock, meter) = (clock.clone(), Arc::clone(&meter));
+//!     move |child: ChildContext| {
+//!         let generation = child.generation;
+//!         let thread = child.arbiter("meter").map_err(StartFault::new)?;
+//!         let (clock, on) = (clock.clone(), thread.handle());
+//!         let actor = Meter::start_in_arbiter(&on, move |_| Meter {
+//!             sum: 0,
+//!             clock,
+//!             _thread: thread,
+//!             child,
+//!         });
+//!         meter.take(generation, actor);
+//!         Ok(())
+//!     }
+//! });
+//! let watchdog = Watchdog::start(clock, vec![spec]);
+//! watchdog.wait_all_running(DurationMs::secs(10))?;
+//!
+//! // It panics; whoever asks the office from now on finds its successor.
+//! meter.who().expect("it runs").do_send(Reading(-1));
+//! watchdog.board().wait_until(DurationMs::secs(10), |children| {
+//!     children[0].restarts == 1 && children[0].is_running()
+//! });
+//! let child = watchdog.board().child("meter").expect("it is the only one");
+//! let fault = child.last_fault.expect("it is kept");
+//! assert!(fault.contains("panicked"), "{fault}");
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 
