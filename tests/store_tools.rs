@@ -60,6 +60,17 @@ fn all(service: &Service) -> BTreeMap<String, (Value, Value, Value)> {
     whole.collect()
 }
 
+/// A late answer, which no export has.
+fn answered_late(service: &Service) {
+    let called_off = service.made(&json!({"topic": "late"}));
+    let leases = service.lease("late", 1, 5_000, "PT1M");
+    service
+        .verb("cancel", &called_off["id"], &json!({}))
+        .must(202);
+    let too_late = service.say("complete", &leases[0], json!({"result": 7}));
+    assert_eq!(too_late.status, 409);
+}
+
 /// Tasks in every state that stays as it is.
 fn filled(service: &Service) {
     let far = |n: usize| {
@@ -298,7 +309,10 @@ fn lines_come_through_a_pipe() {
 fn another_number_of_shards_has_the_same_tasks() {
     let mut service = Service::with(&[("DUETIME_SHARDS__COUNT", "2")]);
     filled(&service);
-    let before = all(&service);
+    answered_late(&service);
+    let late = |service: &Service| service.get("/v1/late-answers").must(200);
+    let (before, late_before) = (all(&service), late(&service));
+    assert_eq!(late_before["items"][0]["result"], 7);
     for shards in ["5", "3"] {
         service.terminate();
         done(&[
@@ -316,6 +330,7 @@ fn another_number_of_shards_has_the_same_tasks() {
             Some(shards)
         );
         assert_eq!(all(&service), before);
+        assert_eq!(late(&service), late_before);
     }
     // It goes on as it would have: keys are held, and what waits can be cancelled.
     let again = json!({"topic": "far", "key": "order-100", "delay": "PT1H"});
