@@ -706,14 +706,15 @@ impl TaskTable {
         }
     }
 
-    /// The alarms of a task that is awake are set, or none is.
+    /// The alarms of a task are set, or none is.
     pub fn set_alarmed(&mut self, id: TaskId, is_alarmed: bool) {
-        if let Some(entry) = self.awake.get_mut(&id)
-            && entry.is_alarmed != is_alarmed
-        {
-            entry.is_alarmed = is_alarmed;
-            self.index
-                .change(entry.row, |row| row.is_alarmed = is_alarmed);
+        let number = match self.awake.get(&id) {
+            Some(entry) if entry.is_alarmed == is_alarmed => return,
+            Some(entry) => Some(entry.row),
+            None => self.index.find(id),
+        };
+        if let Some(number) = number {
+            self.set_row_alarmed(number, id, is_alarmed);
         }
     }
 
@@ -1152,8 +1153,10 @@ impl TaskTable {
         self.index.change(number, |row| {
             row.home = Home::Memtable;
             row.is_overlaid = false;
-            row.is_alarmed |= alarm.is_some();
         });
+        if alarm.is_some() {
+            self.set_row_alarmed(number, row.id, true);
+        }
         self.shelf.put(entry, value);
         alarm
     }
