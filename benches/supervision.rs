@@ -215,21 +215,28 @@ async fn until_it_serves(engine: &Duetime) -> Duration {
     began.elapsed()
 }
 
+/// Looks at the shard until it is so.
+async fn until(engine: &Duetime, is_so: impl Fn(&ChildStatus) -> bool) {
+    let began = Instant::now();
+    while !is_so(&shard(engine)) {
+        assert!(began.elapsed() < SOON, "{:?}", shard(engine));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// One panic, in the middle of a create.
 async fn fault(engine: &Duetime) -> Duration {
     let before = shard(engine).restarts;
     set(POINT, "1*panic").expect("it is in the list");
     let down = until_it_serves(engine).await;
-    while shard(engine).restarts == before {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until(engine, |child| child.restarts != before).await;
     // So that this one does not count when the next is judged.
     let restarts = shard(engine).restarts;
     engine.restart_part("shard-00").expect("it is known");
-    let is_back = |child: ChildStatus| child.is_running() && child.restarts > restarts;
-    while !is_back(shard(engine)) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until(engine, |child| {
+        child.is_running() && child.restarts > restarts
+    })
+    .await;
     until_it_serves(engine).await;
     down
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use support::receiver::{Answer, Receiver, assert_sound, status};
 use support::service::{Service, Shared, command, free_address};
-use support::{SOON, fixed, length, ms, push, until};
+use support::{Over, SOON, fixed, length, ms, push, until};
 
 static SHARED: Shared = Shared::new();
 
@@ -303,6 +303,7 @@ fn a_shard_restarted_under_load_has_the_next_epoch_and_nothing_is_lost() {
     let due: Mutex<HashMap<String, i64>> = Mutex::new(HashMap::new());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = Over(&stop);
         let (api, url, due, stop) = (&api, &url, &due, &stop);
         scope.spawn(move || {
             for n in 0.. {
@@ -340,7 +341,6 @@ fn a_shard_restarted_under_load_has_the_next_epoch_and_nothing_is_lost() {
                 (epochs(api)[0] == before[0] + n).then_some(())
             });
         }
-        stop.store(true, Ordering::Release);
     });
     assert_eq!(
         epochs(&api)[1..],

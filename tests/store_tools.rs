@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use support::service::{Service, command};
-use support::{SOON, until};
+use support::{Over, SOON, until};
 
 fn store(arguments: &[&str]) -> Output {
     let mut command = command(&["store"]);
@@ -115,6 +115,7 @@ fn a_backup_of_a_running_service_under_load_holds_all_that_was_answered_before_i
     let before = all(&service);
     let (stop, created) = (AtomicBool::new(false), AtomicU64::new(0));
     let answered = std::thread::scope(|scope| {
+        let over_all = Over(&stop);
         for worker in 0..2 {
             let (service, stop, created) = (&service, &stop, &created);
             scope.spawn(move || {
@@ -139,7 +140,7 @@ fn a_backup_of_a_running_service_under_load_holds_all_that_was_answered_before_i
             text(&service.data()),
             text(&backup),
         ]);
-        stop.store(true, Ordering::Relaxed);
+        drop(over_all);
         let told: Value = serde_json::from_str(&told).expect("JSON");
         assert!(
             told["tasks"].as_u64() >= Some(before.len() as u64 + answered),
@@ -451,6 +452,7 @@ fn an_export_of_a_running_service_under_load_holds_all_that_was_answered_before_
     let before = all(&service);
     let stop = AtomicBool::new(false);
     let lines = std::thread::scope(|scope| {
+        let over_all = Over(&stop);
         let (service, stop) = (&service, &stop);
         scope.spawn(move || {
             for n in 0.. {
@@ -461,7 +463,7 @@ fn an_export_of_a_running_service_under_load_holds_all_that_was_answered_before_
             }
         });
         let lines = done(&["export", "--data", text(&service.data())]);
-        stop.store(true, Ordering::Relaxed);
+        drop(over_all);
         lines
     });
     service.terminate();
@@ -538,6 +540,7 @@ fn what_a_kill_leaves_is_healthy_and_can_be_copied() {
     filled(&service);
     let (service_, stop) = (&service, &AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let _over = Over(&stop);
         scope.spawn(move || {
             for n in 0.. {
                 let body = json!({"topic": "load", "key": format!("k{n}"), "delay": "PT5H",
@@ -565,7 +568,6 @@ fn what_a_kill_leaves_is_healthy_and_can_be_copied() {
             .args(["-KILL", &service_.process_id().to_string()])
             .status();
         assert!(killed.is_ok_and(|status| status.success()));
-        stop.store(true, Ordering::Relaxed);
     });
     service.kill();
     let told = done(&["doctor", "--json", "--data", text(&service.data())]);

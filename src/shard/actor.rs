@@ -11,8 +11,8 @@
 //!
 //! An owner that was given up and wakes again is a zombie. Nothing that it does counts: the store refuses its commits,
 //! and everything else that others could see leaves by one of three doors (`perform`, `launch`, `report_wake`), which
-//! are shut once its kill switch is thrown. The same switch cancels what it had launched, and what it launches after
-//! that is born cancelled and not begun. Those who wait for its answers are told by the router.
+//! are shut once its kill switch is thrown. What it had launched goes on: its successor adopts it, and closes the list of
+//! attempts to it (`shard::attempts`). Those who wait for its answers are told by the router.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use super::report::{Happened, Report};
 use super::support::client::Client;
 use super::support::receiver::Receiver;
 use super::support::service::{START_MAX, Service};
-use super::support::{LOOK_EVERY, Random, pass, signal};
+use super::support::{LOOK_EVERY, Over, Random, pass, signal};
 use super::traffic::{Driver, Mix, Stage};
 
 const ROUND: Duration = Duration::from_secs(20);
@@ -137,6 +137,7 @@ impl Soak {
         let (service, deck, happened) = (&mut self.service, &mut self.deck, &mut self.happened);
         let (drivers, worker) = (&mut self.drivers, &mut self.worker);
         scope(|scope| {
+            let over_all = Over(&over);
             for driver in drivers {
                 let stage = &stage;
                 scope.spawn(move || {
@@ -166,7 +167,7 @@ impl Soak {
                 directed = director.strike(fault).map(|struck| happened.push(struck));
                 pass(Duration::from_millis(deck.pause_ms()));
             }
-            over.store(true, Ordering::Relaxed);
+            drop(over_all);
             directed
         })
     }

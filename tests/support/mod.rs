@@ -18,6 +18,7 @@ pub mod service;
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
@@ -39,6 +40,15 @@ pub fn until<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T
         }
         assert!(Instant::now() < end, "not within {within:?}: {what}");
         std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Tells those who work beside a test that it is over, also when it fails: who waits for them would wait for ever.
+pub struct Over<'a>(pub &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -229,14 +229,8 @@ fn cut_beside(
 ) -> Result<Receiver<Piece>, StoreError> {
     let (give, pieces) = mpsc::sync_channel(PIECES_AHEAD);
     let cut = move || cut_all(&table, first, &give);
-    let thread = thread::Builder::new()
-        .name(format!("fold-{:02}", home.shard.0))
-        .spawn(cut);
-    thread.map(|_| pieces).map_err(|source| StoreError::Io {
-        doing: "start a thread to fold",
-        file: home.path.clone(),
-        source,
-    })
+    beside("fold", home, cut)?;
+    Ok(pieces)
 }
 
 fn cut_all(table: &Arc<Memtable>, first: ChunkId, give: &SyncSender<Piece>) {
@@ -270,11 +264,20 @@ fn sync_beside(
         // An owner that is gone does not hear it, and its successor syncs again.
         let _ = tell.send(tree.sync());
     };
-    let thread = thread::Builder::new()
-        .name(format!("sync-{:02}", home.shard.0))
-        .spawn(sync);
-    thread.map(|_| done).map_err(|source| StoreError::Io {
-        doing: "start a thread to sync",
+    beside("sync", home, sync)?;
+    Ok(done)
+}
+
+/// Works on a thread of its own, which is named for what it does: `fold-03`.
+fn beside(
+    name: &str,
+    home: &ShardHome,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<(), StoreError> {
+    let thread = thread::Builder::new().name(format!("{name}-{:02}", home.shard.0));
+    let started = thread.spawn(work);
+    started.map(|_| ()).map_err(|source| StoreError::Io {
+        doing: "start a thread to fold or sync",
         file: home.path.clone(),
         source,
     })
