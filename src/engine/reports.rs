@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::clock::Now;
 use crate::executor::{AttemptReport, ReportSink};
 use crate::ids::{AttemptToken, ShardId, TaskId};
-use crate::shard::messages::{FinishMany, Question};
+use crate::shard::messages::{FinishMany, Question, VerbRefused};
 use crate::shard::router::{NoAnswer, ShardRouter};
 
 /// What a shard does not take now is tried again after these pauses.
@@ -35,6 +36,32 @@ pub(super) async fn ask_patiently<Q: Question>(
 const ASKS_MAX: usize = 2;
 /// Most reports in one ask.
 const REPORTS_PER_ASK: usize = 2_048;
+
+/// Longest that reports are kept for a shard that does not take them: parked, or started again and again.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Tells a shard how attempts ended, until it has taken that in; answers which came late. Told twice is harmless: the
+/// second one is stale. What is never taken is settled by the shard's own limit for answers (`report_by`).
+async fn tell(
+    router: &ShardRouter,
+    shard: ShardId,
+    reports: &Arc<[AttemptReport]>,
+) -> Vec<(TaskId, VerbRefused)> {
+    let begun = Instant::now();
+    loop {
+        let finish = || FinishMany::new(Arc::clone(reports));
+        match ask_patiently(router, shard, finish).await {
+            Ok(refused) => return refused,
+            Err(why) if begun.elapsed() < PATIENCE => {
+                tracing::warn!(%shard, %why, reports = reports.len(), "a shard does not take reports; they are sent again");
+            }
+            Err(why) => {
+                tracing::error!(%shard, %why, reports = reports.len(), "a shard did not take reports for 10 min; their attempts will count as lost");
+                return Vec::new();
+            }
+        }
+    }
+}
 
 /// Routes reports. They gather while others are on their way, so that a burst costs a shard few messages:
 ///
@@ -96,11 +123,8 @@ impl ReportSink for Reports {
                 let Some(reports) = line.lock().next() else {
                     return;
                 };
-                // Told twice is harmless: the second one is stale. What is never taken is settled by the shard's own
-                // limit for answers (`report_by`).
-                let finish = || FinishMany::new(Arc::clone(&reports));
-                let refused = ask_patiently(&router, shard, finish).await;
-                for (task, refused) in refused.into_iter().flatten() {
+                let refused = tell(&router, shard, &reports).await;
+                for (task, refused) in refused {
                     tracing::debug!(%task, %refused, "late answer refused");
                 }
             }

@@ -321,10 +321,14 @@ impl ShardCore {
         self.rescue.counts()
     }
 
-    /// The first of each line of due tasks that wait to be taken: by a worker, or by an executor.
-    pub(super) fn first_in_lines(&self) -> impl Iterator<Item = (&TopicName, TaskId)> {
+    /// The first of each line of due tasks that wait to be taken, by a worker or by an executor, and the time that it
+    /// was due to start at.
+    pub(super) fn first_in_lines(&self) -> impl Iterator<Item = (&TopicName, i64, TaskId)> {
         let ready = self.table.topics();
-        let ready = ready.filter_map(|line| Some((&line.name, line.ready.first()?.1)));
+        let ready = ready.filter_map(|line| {
+            let (fire_ms, id) = *line.ready.first()?;
+            Some((&line.name, fire_ms, id))
+        });
         ready.chain(self.slots.heads())
     }
 
@@ -350,7 +354,8 @@ impl ShardCore {
     ) -> Option<Result<Applied, Refusal>> {
         let entry = self.table.wake(id)?;
         let (state, next, place) = (entry.task.state, entry.task.next, entry.place);
-        let (topic, first_due) = (entry.task.topic.clone(), entry.task.first_due);
+        let topic = entry.task.topic.clone();
+        let asked = (entry.task.generation, entry.task.next, entry.task.first_due);
         let alarms = alarms_of(&entry.task, place);
         let alarms = match self.table.is_alarmed(id) {
             true => alarms,
@@ -374,10 +379,10 @@ impl ShardCore {
                     State::Paused | State::Succeeded | State::Dead | State::Cancelled => {
                         Place::AtRest
                     }
-                    // A new due time begins in the wheel, even if it is the same instant.
+                    // What is asked for anew begins in the wheel, even if it is due at the same instant.
                     State::Pending | State::Retrying
                         if came_due
-                            || (task.next, task.first_due) == (next, first_due)
+                            || (task.generation, task.next, task.first_due) == asked
                                 && matches!(place, Place::Ready | Place::Queued | Place::Held) =>
                     {
                         place

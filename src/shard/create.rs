@@ -114,11 +114,12 @@ impl ShardCore {
         by: &str,
         now: Now,
     ) -> Created<TaskId> {
+        // Its record may not read back. The key is taken all the same.
+        let Some(entry) = self.table.read(live) else {
+            return Created::Exists(live);
+        };
         let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
-        let later = self
-            .table
-            .read(live)
-            .is_some_and(|entry| due.at > entry.task.next.at);
+        let later = due.at > entry.task.next.at;
         let event = match new.on_existing {
             OnExisting::Reject => return Created::Exists(live),
             OnExisting::Replace => Some(Event::Replace {
@@ -161,13 +162,13 @@ impl ShardCore {
             .key
             .as_ref()
             .and_then(|key| self.table.latest(&new.topic, key))
-            .and_then(|id| self.table.read(id))
-            .filter(|entry| {
-                let last = entry.task.changes.kept.last();
-                entry.task.state == State::Cancelled
+            .and_then(|id| self.view_of(id, now))
+            .filter(|view| {
+                let last = view.task.changes.kept.last();
+                view.task.state == State::Cancelled
                     && last.is_some_and(|last| last.by == by_tombstone)
             })
-            .map(|entry| entry.task.id);
+            .map(|view| view.task.id);
         let id = earlier.unwrap_or(new.id);
         if earlier.is_none() {
             let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);

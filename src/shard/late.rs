@@ -1,8 +1,8 @@
 //! Late answers of one shard: what is kept of them, and what the topic's policy makes of one.
 //!
 //! They are notes, kept in memory as in the store: bounded per task and in all, by number and by bytes, and the oldest
-//! go first. One goes with its task. A task whose chunk is dropped as a whole says nothing of it, so each answer is
-//! looked after when its task's retention ends, and once a day.
+//! go first. One goes with its task. A task whose chunk is dropped as a whole says nothing of it, so it is looked once a
+//! day whether the task of an answer is still there.
 //!
 //! An attempt may say one thing of each kind (that it succeeded, that it failed); the first of a kind is kept. So an
 //! answer that is sent again and again costs nothing, and what compensates it is run once.
@@ -18,7 +18,8 @@ use crate::limits;
 use crate::shard::core::ShardCore;
 use crate::shard::create::{Created, Creation};
 use crate::shard::place::{Alarm, AlarmClock, Setting};
-use crate::store::{Batch, RecordKey};
+use crate::store::Batch;
+use crate::store::codec::late_key;
 use crate::task::event::{Applied, Event, Refusal};
 use crate::task::late::{Compensation, LateAnswer, LatePolicy, Treatment};
 use crate::task::new_task::NewTask;
@@ -74,7 +75,7 @@ impl LatePlace {
     /// The place of this one.
     pub fn of(late: &LateAnswer) -> Self {
         let at = late.at;
-        let key = key_of(late);
+        let key = late_key(late);
         Self { at, key }
     }
 }
@@ -160,13 +161,6 @@ impl Default for LateAnswers {
     }
 }
 
-fn key_of(late: &LateAnswer) -> u128 {
-    match RecordKey::late(late) {
-        RecordKey::Late(key) => key,
-        _ => unreachable!("it is a late answer's key"),
-    }
-}
-
 impl LateAnswers {
     fn with(room: Room) -> Self {
         Self {
@@ -198,12 +192,12 @@ impl LateAnswers {
 
     /// Whether the attempt has said so before.
     fn has(&self, late: &LateAnswer) -> bool {
-        self.kept.contains_key(&key_of(late))
+        self.kept.contains_key(&late_key(late))
     }
 
     /// Keeps one from the next commit on; it is to be looked after then.
     fn keep(&mut self, late: LateAnswer) -> Setting {
-        let (task, key) = (late.task, key_of(&late));
+        let (task, key) = (late.task, late_key(&late));
         let setting = self.adopt(late);
         self.dirty.insert(key);
         let too_many = self
@@ -324,7 +318,7 @@ impl ShardCore {
                 return done;
             }
             _ if self.notes.late.has(&late) => {}
-            LatePolicy::Compensate(compensation) if late.is_success() => {
+            LatePolicy::Compensate(compensation) if late.succeeded_too_late() => {
                 late.treatment = self.compensate(compensation, &late, now);
                 self.keep_late(late);
             }
@@ -377,10 +371,6 @@ impl ShardCore {
             return;
         };
         match self.table.row(task) {
-            Some(row) if row.state.is_ended() && row.at_ms > now.steady.0 => {
-                let alarm = Alarm::Late(key.to_be_bytes());
-                self.set_alarm((AlarmClock::Steady, row.at_ms, alarm));
-            }
             Some(_) => self.set_alarm(look_after(key, now.wall.after(LOOK_EVERY))),
             None => self.notes.late.forget(key),
         }

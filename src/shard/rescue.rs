@@ -15,6 +15,8 @@
 //! it says so in the log. It looks at what is in memory only: attempts that are out, and the first of each line. One
 //! that fails is counted, and the sweep goes on. A few at a time, between steps, so that it keeps nobody waiting.
 
+use std::collections::BTreeMap;
+
 use crate::clock::{DurationMs, MonoMs, Now};
 use crate::ids::TaskId;
 use crate::shard::core::{ShardCore, report_time};
@@ -22,7 +24,6 @@ use crate::shard::place::Place;
 use crate::task::event::Event;
 use crate::task::history::ErrorNote;
 use crate::task::model::State;
-use crate::task::spec::TopicName;
 
 /// What should have rung so long ago was passed over.
 const PASSED_OVER: DurationMs = DurationMs::secs(30);
@@ -152,14 +153,24 @@ impl ShardCore {
         let Some(entry) = self.table.awake(id) else {
             return;
         };
+        if entry.place != Place::InFlight {
+            return;
+        }
         let task = &entry.task;
         let Some(live) = task.live.as_ref().filter(|_| task.state.is_in_flight()) else {
+            self.rescue.counts.failed += 1;
+            tracing::error!(shard = %self.id(), task = %id, state = %task.state, "counts as in flight and has no attempt");
             return;
         };
         let token = task.token;
         if live.report_by.after(PASSED_OVER) <= now.mono {
             tracing::error!(shard = %self.id(), task = %id, "an attempt without an answer was passed over; it counts as lost now");
-            return self.move_on(id, Event::Overdue { token }, now);
+            let event = match task.state {
+                // What never started can't be late with its answer.
+                State::Dispatched => Event::HandedBack { was_started: false },
+                _ => Event::Overdue { token },
+            };
+            return self.move_on(id, event, now);
         }
         // Counted on the clock that no step moves.
         let stays = now.mono.after(report_time(task)).since(live.report_by);
@@ -199,14 +210,13 @@ impl ShardCore {
     /// The first of each line: if it has been due for too long, nobody may be there to take it.
     fn look_at_lines(&mut self, now: Now) {
         let dwell = self.rescue.options.dwell;
-        let late: Vec<(TopicName, TaskId)> = self
-            .first_in_lines()
-            .filter(|(_, id)| {
-                let due = self.table.row(*id).map(|row| row.at_ms);
-                due.is_some_and(|due| due.saturating_add(dwell.0 as i64) < now.wall.0)
-            })
-            .map(|(topic, id)| (topic.clone(), id))
-            .collect();
+        // A topic may have lines for several hosts: it is told of once.
+        let mut late = BTreeMap::new();
+        for (topic, fire_ms, id) in self.first_in_lines() {
+            if fire_ms.saturating_add(dwell.0 as i64) < now.wall.0 {
+                late.entry(topic.clone()).or_insert(id);
+            }
+        }
         for (topic, task) in late {
             self.rescue.counts.alerts += 1;
             tracing::warn!(shard = %self.id(), %topic, %task, "due for longer than it should be, and not started: is anybody there to take it?");

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! At most 4096 tasks of a topic are set aside; then it waits as a whole. Cost: O(log n) per change; a look for the next
-//! passes over at most one line per share that is full.
+//! passes over the lines whose topic or host has its share, and over none while no slot is free.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -173,6 +173,9 @@ impl Slots {
 
     /// Who is to have the next slot: the first in due order whose topic, and whose host if it is known, may have one.
     pub fn next(&self) -> Option<(TopicName, i64, TaskId)> {
+        if self.taken.len() >= self.max {
+            return None;
+        }
         let may_have_one = |line: &Line| {
             self.has_room_for(&line.topic)
                 && match line.host {
@@ -188,8 +191,9 @@ impl Slots {
     }
 
     /// The first of each line.
-    pub fn heads(&self) -> impl Iterator<Item = (&TopicName, TaskId)> {
-        self.heads.iter().map(|((_, id), line)| (&line.topic, *id))
+    pub fn heads(&self) -> impl Iterator<Item = (&TopicName, i64, TaskId)> {
+        let heads = self.heads.iter();
+        heads.map(|((fire_ms, id), line)| (&line.topic, *fire_ms, *id))
     }
 
     /// Everybody who waits, in no order.

@@ -76,6 +76,13 @@ impl Damaged {
 /// A record key as it stands in stores: its kind and 16 bytes, big-endian, so that it sorts like the key.
 pub type KeyBytes = [u8; 17];
 
+/// What tells late answers apart: an attempt may say one thing of each kind.
+pub fn late_key(answer: &LateAnswer) -> u128 {
+    let token = answer.token.0.to_be_bytes();
+    let id = answer.task.to_bytes();
+    xxh3_128(&[&id[..], &token, answer.outcome.as_bytes()].concat())
+}
+
 impl RecordKey {
     /// The key of the tombstone of a topic and key.
     pub fn tombstone(topic: &TopicName, key: &TaskKey) -> Self {
@@ -84,13 +91,9 @@ impl RecordKey {
         Self::Tombstone(xxh3_128(&text))
     }
 
-    /// The key of a late answer: an attempt may say one thing of each kind.
+    /// The key of a late answer.
     pub fn late(answer: &LateAnswer) -> Self {
-        let token = answer.token.0.to_be_bytes();
-        let id = answer.task.to_bytes();
-        Self::Late(xxh3_128(
-            &[&id[..], &token, answer.outcome.as_bytes()].concat(),
-        ))
+        Self::Late(late_key(answer))
     }
 
     /// The key as bytes.

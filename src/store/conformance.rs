@@ -19,7 +19,8 @@ use crate::ids::{AttemptToken, ShardEpoch};
 use crate::limits;
 use crate::store::chunk::{ChunkId, Fold, Marks, Memtable};
 use crate::store::codec::Cancel;
-use crate::store::{Batch, KeptAnswer, RecordKey, ShardStore, StoreError, Tended, Tombstone};
+use crate::store::codec::late_key;
+use crate::store::{Batch, KeptAnswer, ShardStore, StoreError, Tended, Tombstone};
 use crate::task::Task;
 use crate::task::late::{LateAnswer, Treatment};
 use crate::task::model::State;
@@ -90,13 +91,6 @@ fn a_late_answer(token: u64, result_bytes: usize) -> LateAnswer {
         state: State::Dead,
         treatment: Treatment::Refused,
     }
-}
-
-fn key_of_late(late: &LateAnswer) -> u128 {
-    let RecordKey::Late(key) = RecordKey::late(late) else {
-        panic!("it is a late answer's key")
-    };
-    key
 }
 
 fn a_cancel(reason: &str) -> Cancel {
@@ -355,7 +349,7 @@ fn notes_come_back_and_go(mut harness: impl Harness) {
         .for_each(|late| batch.put_late(late));
     owner.commit(batch).expect("the owner can commit");
     let mut batch = Batch::new(SteadyMs(0));
-    batch.remove_late(key_of_late(&settled));
+    batch.remove_late(late_key(&settled));
     batch.remove_tombstone(&gone.topic, &gone.key);
     batch.remove_answer(an_answer(3, None).key);
     owner.commit(batch).expect("the owner can commit");

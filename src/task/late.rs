@@ -211,6 +211,12 @@ impl LateAnswer {
         self.outcome == SUCCEEDED
     }
 
+    /// Whether it says that the work was done, and its task does not know: of an attempt that had succeeded before, it
+    /// tells nothing that was to be taken back.
+    pub fn succeeded_too_late(&self) -> bool {
+        self.is_success() && self.ended_as != Some(SUCCEEDED)
+    }
+
     /// Whether it could still end its task: what another generation was asked for is not what this attempt has done.
     pub fn can_finish(&self, task: &Task) -> bool {
         self.is_success() && !task.state.is_ended() && self.generation == Some(task.generation)

@@ -6,15 +6,15 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::clock::WallMs;
-use crate::limits;
-use crate::shard::late::{LateAsk, LateFilter, LatePage, LatePlace};
+use crate::shard::late::{LateAsk, LatePage, LatePlace};
 use crate::task::late::{Compensation, LateAnswer, LatePolicy, Treatment};
 use crate::task::{TaskKey, TopicName};
 use crate::wire::action::{self, ActionBody};
-use crate::wire::decode::{Errors, Node, Path, Shape};
+use crate::wire::decode::{Node, Shape};
+use crate::wire::params::{LIMIT_DEFAULT, Params};
 use crate::wire::problem::Problem;
 use crate::wire::task_out::{ErrorOut, embedded};
-use crate::wire::time::{self, Time};
+use crate::wire::time::Time;
 
 const POLICY: Shape = Shape {
     fields: &["compensate"],
@@ -194,10 +194,12 @@ fn place(cursor: &str) -> Option<LatePlace> {
     })
 }
 
-const OUTCOMES: [&str; 2] = ["succeeded", "failed"];
-const TREATMENTS: [&str; 3] = ["refused", "accepted", "compensated"];
-/// Items of a page that names no number.
-const LIMIT_DEFAULT: usize = 100;
+const OUTCOMES: [(&str, &str); 2] = [("succeeded", "succeeded"), ("failed", "failed")];
+const TREATMENTS: [(&str, &str); 3] = [
+    ("refused", "refused"),
+    ("accepted", "accepted"),
+    ("compensated", "compensated"),
+];
 
 /// Parameters of lists of late answers.
 #[derive(Debug, IntoParams)]
@@ -241,114 +243,55 @@ pub enum LateOf {
 /// # Errors
 /// 422 with all parameters that are not valid, each as `/name`.
 pub fn ask(query: &str, of: LateOf) -> Result<LateAsk, Problem> {
-    let errors = Errors::default();
+    let mut params = Params::default();
     let mut ask = LateAsk {
         limit: LIMIT_DEFAULT,
         ..LateAsk::default()
     };
-    let mut seen = Vec::new();
-    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        let refuse = |code, detail: String| {
-            errors.note(&Path::default().field(&name), code, detail);
-        };
-        if seen.contains(&name) {
-            refuse("duplicate_field", "stands there twice".to_owned());
-            continue;
-        }
-        if let Err((code, detail)) = take(&mut ask, of, &name, &value) {
-            refuse(code, detail);
-        }
-        seen.push(name);
-    }
-    errors.close()?;
+    params.each(query, &[], |params, name, value| {
+        take(&mut ask, of, params, name, value);
+    });
+    params.close()?;
     Ok(ask)
 }
 
-/// Takes one parameter in; else code and detail of what is wrong with it.
-fn take(
-    LateAsk {
-        filter:
-            LateFilter {
-                task: _,
-                topic,
-                key,
-                outcome,
-                treatment,
-                after,
-                before,
-            },
-        after: behind,
-        limit,
-    }: &mut LateAsk,
-    of: LateOf,
-    name: &str,
-    value: &str,
-) -> Result<(), (&'static str, String)> {
-    let bad_name = |error: crate::task::spec::NameError| ("invalid_name", error.to_string());
-    let word = |words: &[&'static str]| {
-        let known = words.iter().find(|word| **word == value);
-        let wrong = || {
-            (
-                "unknown_value",
-                format!("must be one of {}", words.join(", ")),
-            )
-        };
-        known.copied().ok_or_else(wrong)
-    };
-    // A plus sign in a query is a space, unless it is written %2B.
-    let instant = || {
-        let text = value.replace(' ', "+");
-        time::parse(&text, None).map_err(|error| (error.code(), error.to_string()))
-    };
+fn take(ask: &mut LateAsk, of: LateOf, params: &Params, name: &str, value: &str) {
+    let filter = &mut ask.filter;
     match name {
-        "topic" if of == LateOf::All => *topic = Some(TopicName::parse(value).map_err(bad_name)?),
-        "key" if of == LateOf::All => *key = Some(TaskKey::parse(value).map_err(bad_name)?),
-        "outcome" => *outcome = Some(word(&OUTCOMES)?),
-        "treatment" => *treatment = Some(word(&TREATMENTS)?),
-        "after" => *after = Some(instant()?),
-        "before" => *before = Some(instant()?),
-        "limit" => {
-            let most = limits::PAGE_ITEMS_MAX;
-            let number = value
-                .parse()
-                .ok()
-                .filter(|limit| (1..=most).contains(limit));
-            let wrong = || {
-                (
-                    "out_of_range",
-                    format!("must be a whole number from 1 to {most}"),
-                )
-            };
-            *limit = number.ok_or_else(wrong)?;
-        }
+        "topic" if of == LateOf::All => filter.topic = params.name(name, value, TopicName::parse),
+        "key" if of == LateOf::All => filter.key = params.name(name, value, TaskKey::parse),
+        "outcome" => filter.outcome = params.word(name, value, &OUTCOMES),
+        "treatment" => filter.treatment = params.word(name, value, &TREATMENTS),
+        "after" => filter.after = params.time(name, value),
+        "before" => filter.before = params.time(name, value),
+        "limit" => ask.limit = params.limit(name, value).unwrap_or(LIMIT_DEFAULT),
         "cursor" => {
-            let wrong = || {
-                (
-                    "invalid_cursor",
-                    "is not a `next_cursor` of such a list".to_owned(),
-                )
+            let refuse = || {
+                let detail = "is not a `next_cursor` of such a list";
+                params.refuse(name, "invalid_cursor", detail)
             };
-            *behind = Some(place(value).ok_or_else(wrong)?);
+            ask.after = place(value).or_else(refuse);
         }
         _ => {
-            let own = if of == LateOf::All {
-                "topic, key, "
-            } else {
-                ""
+            let own = match of {
+                LateOf::All => "topic, key, ",
+                LateOf::One => "",
             };
             let detail = format!(
                 "is no parameter of this list; known are {own}outcome, treatment, after, before, limit, cursor"
             );
-            return Err(("unknown_parameter", detail));
+            params.refuse::<()>(name, "unknown_parameter", detail);
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;
+    use crate::ids::{AttemptToken, TaskId};
+    use crate::shard::late::LateFilter;
+    use crate::task::State;
     use crate::wire::tests::refused;
 
     #[test]
@@ -390,12 +333,32 @@ mod tests {
         assert_eq!(wrong, [("/topic".to_owned(), "unknown_parameter")]);
     }
 
+    fn late() -> LateAnswer {
+        LateAnswer {
+            task: TaskId::from_bytes([7; 16]),
+            topic: TopicName::parse("a").unwrap(),
+            key: None,
+            attempt: None,
+            generation: None,
+            token: AttemptToken(3),
+            outcome: "succeeded",
+            error: None,
+            result: None,
+            result_dropped: false,
+            by: "worker".to_owned(),
+            worker: None,
+            at: WallMs(0),
+            ended_as: None,
+            state: State::Dead,
+            treatment: Treatment::Refused,
+        }
+    }
+
     #[test]
     fn a_cursor_names_the_place_behind_which_the_next_page_begins() {
         for at in [WallMs(0), WallMs(-1), WallMs(1_796_000_000_000)] {
-            let there = LatePlace { at, key: 7 };
-            let cursor = format!("{:016x}{:032x}", there.at.0, there.key);
-            assert_eq!(place(&cursor), Some(there));
+            let late = LateAnswer { at, ..late() };
+            assert_eq!(place(&cursor(&late)), Some(LatePlace::of(&late)));
         }
         assert_eq!(place(&"+".repeat(48)), None);
     }

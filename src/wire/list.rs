@@ -12,17 +12,14 @@ use crate::ids::TaskId;
 use crate::limits;
 use crate::shard::query::{Order, Position, Span, TaskFilter};
 use crate::task::model::DeadReason;
-use crate::task::spec::NameError;
 use crate::task::{State, TaskKey, TopicName};
 use crate::wheel::bucket::{BucketId, Level};
 use crate::wheel::minute_label;
-use crate::wire::decode::{Errors, Path};
+use crate::wire::params::{LIMIT_DEFAULT, Params};
 use crate::wire::problem::{Code, Problem};
 use crate::wire::task_in::CLASS;
 use crate::wire::time;
 
-/// Items of a page that names no number.
-const LIMIT_DEFAULT: usize = 100;
 /// Grows when a cursor's layout or a filter's text changes.
 const CURSOR_VERSION: u8 = 1;
 /// Version, order, filter's hash, time, id.
@@ -55,10 +52,8 @@ impl ListAsk {
     /// # Errors
     /// 422 with all parameters that are not valid, each as `/name`.
     pub fn parse(query: &str) -> Result<Self, Problem> {
-        let errors = Errors::default();
+        let mut params = Params::default();
         let mut reading = Reading {
-            errors: &errors,
-            seen: Vec::new(),
             ask: Self {
                 filter: TaskFilter::default(),
                 order: Order::default(),
@@ -68,11 +63,12 @@ impl ListAsk {
             bucket: Span::default(),
             cursor: None,
         };
-        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-            reading.take(&name, &value);
-        }
-        let ask = reading.finish();
-        errors.close()?;
+        // Several states are alternatives; several of anything else would be a riddle.
+        params.each(query, &["state"], |params, name, value| {
+            reading.take(params, name, value);
+        });
+        let ask = reading.finish(&params);
+        params.close()?;
         Ok(ask)
     }
 
@@ -119,69 +115,41 @@ impl ListAsk {
 }
 
 /// A query half read.
-struct Reading<'e> {
-    errors: &'e Errors,
-    seen: Vec<String>,
+struct Reading {
     ask: ListAsk,
     bucket: Span,
     cursor: Option<String>,
 }
 
-impl Reading<'_> {
-    fn refuse<T>(&self, name: &str, code: &'static str, detail: impl Into<String>) -> Option<T> {
-        self.errors.note(&Path::default().field(name), code, detail);
-        None
-    }
-
-    fn take(&mut self, name: &str, value: &str) {
-        // Several states are alternatives; several of anything else would be a riddle.
-        if name != "state" {
-            if self.seen.iter().any(|seen| seen == name) {
-                return self
-                    .refuse(name, "duplicate_field", "stands there twice")
-                    .unwrap_or_default();
-            }
-            self.seen.push(name.to_owned());
-        }
+impl Reading {
+    fn take(&mut self, params: &Params, name: &str, value: &str) {
         match name {
-            "topic" => self.ask.filter.topic = self.name(name, value, TopicName::parse),
-            "key" => self.ask.filter.key = self.name(name, value, TaskKey::parse),
+            "topic" => self.ask.filter.topic = params.name(name, value, TopicName::parse),
+            "key" => self.ask.filter.key = params.name(name, value, TaskKey::parse),
             "key_prefix" => {
-                self.ask.filter.key_prefix = self.text(name, value, limits::KEY_BYTES_MAX)
+                self.ask.filter.key_prefix = text(params, name, value, limits::KEY_BYTES_MAX)
             }
-            "text" => self.ask.filter.text = self.text(name, value, TEXT_BYTES_MAX),
-            "state" => self.states(value),
-            "class" => self.ask.filter.class = self.word(name, value, &CLASS),
+            "text" => self.ask.filter.text = text(params, name, value, TEXT_BYTES_MAX),
+            "state" => self.states(params, value),
+            "class" => self.ask.filter.class = params.word(name, value, &CLASS),
             "dead_reason" => {
                 let words = DeadReason::ALL.map(|reason| (reason.name(), reason));
-                self.ask.filter.dead_reason = self.word(name, value, &words);
+                self.ask.filter.dead_reason = params.word(name, value, &words);
             }
-            "due_after" => self.ask.filter.due.after = self.time(name, value),
-            "due_before" => self.ask.filter.due.before = self.time(name, value),
-            "created_after" => self.ask.filter.created.after = self.time(name, value),
-            "created_before" => self.ask.filter.created.before = self.time(name, value),
-            "ended_after" => self.ask.filter.ended.after = self.time(name, value),
-            "ended_before" => self.ask.filter.ended.before = self.time(name, value),
-            "bucket" => self.bucket = self.bucket(value).unwrap_or_default(),
-            "order" => self.ask.order = self.word(name, value, &ORDERS).unwrap_or_default(),
+            "due_after" => self.ask.filter.due.after = params.time(name, value),
+            "due_before" => self.ask.filter.due.before = params.time(name, value),
+            "created_after" => self.ask.filter.created.after = params.time(name, value),
+            "created_before" => self.ask.filter.created.before = params.time(name, value),
+            "ended_after" => self.ask.filter.ended.after = params.time(name, value),
+            "ended_before" => self.ask.filter.ended.before = params.time(name, value),
+            "bucket" => self.bucket = bucket(params, value).unwrap_or_default(),
+            "order" => self.ask.order = params.word(name, value, &ORDERS).unwrap_or_default(),
             "limit" => {
-                let limit = value
-                    .parse()
-                    .ok()
-                    .filter(|limit| (1..=limits::PAGE_ITEMS_MAX).contains(limit));
-                let detail = || {
-                    format!(
-                        "must be a whole number from 1 to {}",
-                        limits::PAGE_ITEMS_MAX
-                    )
-                };
-                self.ask.limit = limit
-                    .or_else(|| self.refuse(name, "out_of_range", detail()))
-                    .unwrap_or(LIMIT_DEFAULT);
+                self.ask.limit = params.limit(name, value).unwrap_or(LIMIT_DEFAULT);
             }
             "cursor" => self.cursor = Some(value.to_owned()),
             "rule" => {
-                self.refuse::<()>(
+                params.refuse::<()>(
                     name,
                     Code::NotSupported.name(),
                     "is not built yet in this version",
@@ -197,14 +165,14 @@ impl Reading<'_> {
                     let detail = "is no parameter of this list; known are topic, key, key_prefix, state, tag.NAME, \
                         due_after, due_before, created_after, created_before, ended_after, ended_before, dead_reason, \
                         class, bucket, text, order, limit, cursor";
-                    self.refuse::<()>(name, "unknown_parameter", detail);
+                    params.refuse::<()>(name, "unknown_parameter", detail);
                 }
             },
         }
     }
 
     /// What only the whole query tells.
-    fn finish(mut self) -> ListAsk {
+    fn finish(mut self, params: &Params) -> ListAsk {
         let filter = &mut self.ask.filter;
         filter.states.sort_unstable();
         filter.states.dedup();
@@ -216,7 +184,7 @@ impl Reading<'_> {
         };
         if let Some(cursor) = self.cursor.take() {
             self.ask.after = self.ask.place(&cursor).or_else(|| {
-                self.refuse(
+                params.refuse(
                     "cursor",
                     "invalid_cursor",
                     "is not a `next_cursor` of a list with this filter and order",
@@ -226,92 +194,13 @@ impl Reading<'_> {
         self.ask
     }
 
-    fn name<T>(
-        &self,
-        name: &str,
-        value: &str,
-        parse: impl FnOnce(&str) -> Result<T, NameError>,
-    ) -> Option<T> {
-        parse(value).map_or_else(
-            |error| self.refuse(name, "invalid_name", error.to_string()),
-            Some,
-        )
-    }
-
-    fn text(&self, name: &str, value: &str, bytes_max: usize) -> Option<String> {
-        if value.is_empty() || value.len() > bytes_max {
-            return self.refuse(
-                name,
-                "out_of_range",
-                format!("must have 1 to {bytes_max} bytes"),
-            );
-        }
-        Some(value.to_owned())
-    }
-
-    fn word<T: Copy>(&self, name: &str, value: &str, words: &[(&str, T)]) -> Option<T> {
-        let found = words
-            .iter()
-            .find(|(word, _)| *word == value)
-            .map(|(_, meaning)| *meaning);
-        found.or_else(|| {
-            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            self.refuse(
-                name,
-                "unknown_value",
-                format!("must be one of {}", known.join(", ")),
-            )
-        })
-    }
-
-    fn states(&mut self, value: &str) {
+    fn states(&mut self, params: &Params, value: &str) {
         let words = State::ALL.map(|state| (state.name(), state));
         let states = value
             .split(',')
-            .filter_map(|word| self.word("state", word, &words));
+            .filter_map(|word| params.word("state", word, &words));
         let states: Vec<State> = states.collect();
         self.ask.filter.states.extend(states);
-    }
-
-    fn time(&self, name: &str, value: &str) -> Option<WallMs> {
-        // A plus sign in a query is a space, unless it is written %2B; few clients know.
-        let plus = value
-            .len()
-            .checked_sub(6)
-            .filter(|at| value.contains('T') && value.as_bytes()[*at] == b' ');
-        let restored = plus.map(|at| format!("{}+{}", &value[..at], &value[at + 1..]));
-        let time = time::parse(restored.as_deref().unwrap_or(value), None);
-        time.map_or_else(
-            |error| self.refuse(name, error.code(), error.to_string()),
-            Some,
-        )
-    }
-
-    /// The minute of a bucket's name: `202612011030`.
-    fn bucket(&self, value: &str) -> Option<Span> {
-        let part = |from: usize, to: usize| value.get(from..to).unwrap_or_default();
-        let text = format!(
-            "{}-{}-{}T{}:{}:00Z",
-            part(0, 4),
-            part(4, 6),
-            part(6, 8),
-            part(8, 10),
-            part(10, 12)
-        );
-        let start = time::parse(&text, None)
-            .ok()
-            .filter(|start| minute_label(start.0) == value);
-        let Some(start) = start else {
-            return self.refuse(
-                "bucket",
-                "invalid_bucket",
-                "must be a minute in UTC such as 202612011030",
-            );
-        };
-        Some(Span {
-            after: Some(start),
-            before: Some(WallMs(BucketId::of(Level::Minute, start.0).end_ms())),
-        })
     }
 }
 
@@ -357,6 +246,44 @@ pub struct ListParams {
     pub limit: Option<u32>,
     /// `next_cursor` of the page before.
     pub cursor: Option<String>,
+}
+
+fn text(params: &Params, name: &str, value: &str, bytes_max: usize) -> Option<String> {
+    if value.is_empty() || value.len() > bytes_max {
+        return params.refuse(
+            name,
+            "out_of_range",
+            format!("must have 1 to {bytes_max} bytes"),
+        );
+    }
+    Some(value.to_owned())
+}
+
+/// The minute of a bucket's name: `202612011030`.
+fn bucket(params: &Params, value: &str) -> Option<Span> {
+    let part = |from: usize, to: usize| value.get(from..to).unwrap_or_default();
+    let text = format!(
+        "{}-{}-{}T{}:{}:00Z",
+        part(0, 4),
+        part(4, 6),
+        part(6, 8),
+        part(8, 10),
+        part(10, 12)
+    );
+    let start = time::parse(&text, None)
+        .ok()
+        .filter(|start| minute_label(start.0) == value);
+    let Some(start) = start else {
+        return params.refuse(
+            "bucket",
+            "invalid_bucket",
+            "must be a minute in UTC such as 202612011030",
+        );
+    };
+    Some(Span {
+        after: Some(start),
+        before: Some(WallMs(BucketId::of(Level::Minute, start.0).end_ms())),
+    })
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ pub mod guard;
 pub mod late;
 pub mod leases;
 pub mod list;
+mod params;
 pub mod problem;
 pub mod retry;
 mod scan;

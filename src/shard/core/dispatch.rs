@@ -13,8 +13,8 @@ use crate::task::spec::Action;
 
 /// Alarms that ring, per clock, before it is looked again whether the step is full.
 const ALARMS_PER_ROUND: usize = 64;
-/// Tasks that one step sets aside because their host is full: each is read for it.
-const ASIDE_PER_STEP: usize = 64;
+/// Tasks that one step reads at the head of a line and can't dispatch: held, for a full host, not due after all.
+const PASSED_PER_STEP: usize = 64;
 
 impl ShardCore {
     /// Lets ring what has come due.
@@ -194,11 +194,11 @@ impl ShardCore {
 
     /// Hands out what waited for a slot, in due order.
     fn serve_queue(&mut self, now: Now) {
-        let mut set_aside = 0;
+        let mut passed = 0;
         while !self.draining
             && let Some((topic, fire_ms, id)) = self.slots.next()
         {
-            if self.is_full() || set_aside == ASIDE_PER_STEP {
+            if self.is_full() || passed == PASSED_PER_STEP {
                 self.more = true;
                 return;
             }
@@ -208,11 +208,13 @@ impl ShardCore {
                 }
                 // What does not read back is set aside; it must not stand in the way of those behind it.
                 self.slots.leave(&topic, fire_ms, id);
+                passed += 1;
                 continue;
             };
             let held = self.book.get(&task.topic).is_held();
             let ahead = task.next.remaining(now);
             let host = task.spec.action.host();
+            passed += 1;
             if held {
                 self.slots.leave(&topic, fire_ms, id);
                 self.stand(id, Place::Held, now);
@@ -224,8 +226,10 @@ impl ShardCore {
                 && !self.slots.host_has_room(Some(host))
             {
                 self.slots.set_aside(&topic, fire_ms, id, host);
-                set_aside += 1;
             } else {
+                passed -= 1;
+                // Out of the line first: whatever becomes of it, it is not the next one again.
+                self.slots.leave(&topic, fire_ms, id);
                 self.dispatch(id, now);
             }
         }
@@ -236,7 +240,10 @@ impl ShardCore {
             return;
         };
         let report_by = report_by(task, now.mono.after(task.next.remaining(now)));
-        let _ = self.change(id, Event::Due { report_by }, "shard", now);
+        if let Some(Err(refused)) = self.change(id, Event::Due { report_by }, "shard", now) {
+            // Its alarm is gone, so the auditor will find it and set another.
+            tracing::error!(shard = %self.id, task = %id, %refused, "a due task could not be dispatched");
+        }
         if let Some(task) = self.table.awake(id).map(|entry| &entry.task)
             && task.state == State::Dispatched
         {

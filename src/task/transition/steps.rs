@@ -211,9 +211,7 @@ pub(super) fn finish_from_outside(task: &mut Task, outcome: Outcome, ctx: &Conte
             error: ErrorNote::of(&outcome),
         });
     }
-    if let Outcome::Succeeded { result, .. } = outcome {
-        task.result = result.map(RawJson);
-    }
+    take_result(task, outcome);
 }
 
 /// What an attempt said that is not the present one any more.
@@ -222,6 +220,10 @@ pub(super) fn take_late(task: &mut Task, outcome: Outcome) {
         outcome: outcome.name(),
         error: ErrorNote::of(&outcome),
     });
+    take_result(task, outcome);
+}
+
+fn take_result(task: &mut Task, outcome: Outcome) {
     if let Outcome::Succeeded {
         result,
         result_dropped,

@@ -2,6 +2,7 @@
 
 use super::shell::verb;
 use super::*;
+use crate::clock::Clock;
 use crate::task::event::NewDue;
 use crate::task::transition::Retention;
 
@@ -290,4 +291,40 @@ fn a_create_that_moves_the_live_task_moves_it_once_per_request() {
     shell.crash();
     assert!(matches!(again(&mut shell), Created::Existing(_)));
     assert_eq!(shell.task(first).generation, 2);
+}
+
+#[test]
+fn the_key_of_a_record_that_does_not_read_back_is_taken_all_the_same() {
+    let mut shell = Shell::new();
+    let names: Vec<String> = (0..40).map(|n| format!("k{n}")).collect();
+    let fixtures = names.iter().map(|name| task().key(name).due_in_minutes(60));
+    let ids: Vec<TaskId> = fixtures.map(|fixture| shell.create(fixture)).collect();
+    let clock = Clock::by_hand(START);
+    for chunk in shell.mem.chunks() {
+        assert!(shell.mem.damage(chunk));
+    }
+    let (mut core, ..) = shell::recovered(&shell.mem, &shell::folding(), Arc::default(), &clock);
+    let damaged: Vec<_> = ids
+        .iter()
+        .zip(&names)
+        .filter(|(id, _)| core.table.read(**id).is_none())
+        .collect();
+    assert!(!damaged.is_empty());
+    for (id, name) in damaged {
+        for on_existing in [
+            OnExisting::Return,
+            OnExisting::Reject,
+            OnExisting::Replace,
+            OnExisting::Extend,
+            OnExisting::KeepLater,
+        ] {
+            let again = shell.creation(task().key(name), on_existing);
+            let made = core.create(again, "test", clock.now());
+            assert!(
+                matches!(made, Created::Exists(existing) if existing == *id),
+                "{made:?}"
+            );
+        }
+    }
+    assert!(core.fault().is_none());
 }

@@ -210,6 +210,18 @@ fn a_late_success_of_an_earlier_generation_is_never_accepted() {
 }
 
 #[test]
+fn an_attempt_that_had_succeeded_in_time_is_not_compensated_whatever_it_says_later() {
+    let mut shell = Shell::new();
+    policy(&mut shell, compensating());
+    let id = shell.create(task().key("k"));
+    let token = shell.lease(&[USUAL], 1).remove(0).token;
+    assert!(say(&mut shell, id, token, done("1")));
+    assert!(!say(&mut shell, id, token, done("2")));
+    assert_eq!(late_of(&mut shell, id)[0].treatment, Treatment::Refused);
+    assert_eq!(shell.ids(), [id], "nothing takes back what counts");
+}
+
+#[test]
 fn what_a_late_success_has_done_is_compensated_once_in_the_same_commit() {
     let mut shell = Shell::new();
     policy(&mut shell, compensating());

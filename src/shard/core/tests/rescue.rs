@@ -159,18 +159,57 @@ fn one_that_can_not_be_moved_on_is_counted_and_the_sweep_goes_on() {
             bare.core.wheels.unset(alarm);
         }
     }
-    // In flight by its place, and not by its state: no event moves it on.
-    let paused = |entry: &mut Entry| Arc::make_mut(&mut entry.task).live = None;
-    bare.core.table.change(ids[1], paused).unwrap();
+    // In flight by its place, and without an attempt: no event moves it on.
+    let broken = |entry: &mut Entry| Arc::make_mut(&mut entry.task).live = None;
+    bare.core.table.change(ids[1], broken).unwrap();
     bare.pass(121);
     let counts = bare.counts();
-    assert_eq!((counts.looked_at, counts.moved), (6, 2), "{counts:?}");
+    assert_eq!(
+        (counts.looked_at, counts.moved, counts.failed),
+        (6, 2, 2),
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn one_that_was_handed_out_and_whose_alarm_is_lost_is_handed_back_and_uses_no_attempt() {
+    let mut bare = Bare::new(DwellAction::Alert);
+    let id = bare.create(push_now().due_in(DurationMs(15)), Timeouts::default());
+    assert_eq!(bare.task(id).state, State::Dispatched);
+    bare.core.armed_wall.clear();
+    bare.core.armed_steady.clear();
+    for alarm in alarms_of(&bare.task(id), Place::InFlight)
+        .into_iter()
+        .flatten()
+    {
+        bare.core.wheels.unset(alarm);
+    }
+    bare.pass(121);
+    let task = bare.task(id);
+    assert_eq!((bare.counts().moved, bare.starts), (1, 1));
+    assert_eq!(
+        (task.attempts, task.attempts_log.total),
+        (1, 0),
+        "what never started is no attempt"
+    );
+}
+
+#[test]
+fn a_retry_that_nobody_takes_is_told_of_by_the_time_of_that_retry() {
+    let mut bare = Bare::new(DwellAction::Dead);
+    let id = bare.create(task().due_in(DurationMs(0)), Timeouts::default());
+    // As of a task that was due a day ago and has just come back.
+    let a_day_ago = |entry: &mut Entry| Arc::make_mut(&mut entry.task).due.at.0 -= 86_400_000;
+    bare.core.table.change(id, a_day_ago).unwrap();
+    bare.pass(61);
+    assert_eq!(bare.counts().alerts, 0, "it has stood in line for a minute");
 }
 
 #[test]
 fn a_due_task_that_nobody_takes_is_told_of_after_its_dwell_time() {
     let mut bare = Bare::new(DwellAction::Dead);
-    let id = bare.create(task().due_in(DurationMs(0)), Timeouts::default());
+    let ids = ["a", "b"].map(|worker| task().key(worker).due_in(DurationMs(0)));
+    let [id, _] = ids.map(|fixture| bare.create(fixture, Timeouts::default()));
     bare.pass(600);
     assert_eq!(bare.counts().alerts, 0);
     bare.pass(61);

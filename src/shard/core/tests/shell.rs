@@ -49,7 +49,7 @@ pub struct Shell {
     pub clock: Clock,
     /// What was committed, kept beside the store to compare.
     pub disk: Disk,
-    mem: MemDisk,
+    pub mem: MemDisk,
     store: MemStore,
     epoch: ShardEpoch,
     /// What executors of this process work on.

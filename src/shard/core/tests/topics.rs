@@ -59,6 +59,26 @@ fn what_waits_for_room_is_held_too_when_its_turn_comes() {
 }
 
 #[test]
+fn what_is_replaced_while_it_waits_for_room_is_what_it_was_replaced_by() {
+    let mut shell = Shell::with(CoreOptions {
+        running_max: 1,
+        ..CoreOptions::default()
+    });
+    shell.create(task().push());
+    let queued = shell.create(task().key("k").push());
+    assert_eq!(shell.place(queued), Place::Queued);
+    let at = shell.task(queued).due.at;
+    shell.create_or(task().key("k").due_at(at), OnExisting::Replace);
+    shell.pass(DurationMs(0));
+    assert_eq!(
+        shell.place(queued),
+        Place::Ready,
+        "a worker may take it now"
+    );
+    assert_eq!(shell.lease(&[USUAL], 1)[0].view.task.id, queued);
+}
+
+#[test]
 fn an_armed_attempt_of_a_topic_that_is_paused_is_handed_back_unused() {
     let mut shell = Shell::new();
     let id = shell.create(task().topic(A).push().due_in(DurationMs(15)));
