@@ -546,22 +546,22 @@ impl ShardCore {
         self.table.set_alarmed(id, true);
     }
 
-    /// Adds a new task.
+    /// Adds a new task. One that is due much later is written here and now, and sleeps.
     pub(super) fn add(&mut self, task: Task, now: Now) {
         let id = task.id;
         self.table
             .topic_mut(&task.topic, now.mono)
             .count_created(now.mono);
         let alarms = alarms_of(&task, Place::Wheel);
-        self.table.insert(task, Place::Wheel, now.mono);
         if let [Some(alarm), None] = alarms
             && self.table.puts_off(alarm, now)
         {
-            self.table.set_alarmed(id, false);
-        } else {
-            for alarm in alarms.into_iter().flatten() {
-                self.wheels.set(alarm);
-            }
+            self.dirty_bytes += self.table.insert_asleep(&task, now.mono);
+            return;
+        }
+        self.table.insert(task, Place::Wheel, now.mono);
+        for alarm in alarms.into_iter().flatten() {
+            self.wheels.set(alarm);
         }
         self.mark(id);
     }
@@ -738,7 +738,7 @@ impl ShardCore {
     /// Closes the step: what changed, as one batch, and what follows from it.
     pub fn close(&mut self, now: Now) -> Step {
         let room = (self.record_bytes + self.record_bytes / 4) * self.dirty.len();
-        let mut batch = Batch::with_room(now.steady, room);
+        let mut batch = self.table.take_batch(now.steady, room);
         self.dirty_bytes = 0;
         for id in std::mem::take(&mut self.dirty) {
             match self.table.awake(id) {

@@ -65,8 +65,10 @@ impl<V> Created<V> {
 impl ShardCore {
     /// Creates one task, or does with the live one of the same key what was asked for.
     pub fn create(&mut self, new: Creation, by: &str, now: Now) -> Created {
-        let shown = |core: &mut Self, id| Box::new(core.view_of(id, now).expect("it is there"));
-        self.make(new, by, now).map(|id| shown(self, id))
+        self.make(new, by, now).map(|slim| {
+            let view = self.view_of(slim.id, now);
+            Box::new(view.expect("it was there just now"))
+        })
     }
 
     /// The same, with no more than what is wanted to be shown.
@@ -79,16 +81,15 @@ impl ShardCore {
     ) -> Created<Shown> {
         match wants {
             Wants::Whole => self.create(new, by, now).map(Shown::Whole),
-            Wants::Slim => self.make(new, by, now).map(|id| {
-                let entry = self.table.read(id).expect("it is there");
-                Shown::Slim(Slim::from(&*entry.task))
-            }),
+            Wants::Slim => self.make(new, by, now).map(Shown::Slim),
         }
     }
 
-    fn make(&mut self, new: Creation, by: &str, now: Now) -> Created<TaskId> {
-        if self.table.row(new.id).is_some() && self.view_of(new.id, now).is_some() {
-            return Created::New(new.id);
+    fn make(&mut self, new: Creation, by: &str, now: Now) -> Created<Slim> {
+        if self.table.row(new.id).is_some()
+            && let Some(there) = self.view_of(new.id, now)
+        {
+            return Created::New(Slim::from(&*there.task));
         }
         let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
         if let Some(key) = &new.key {
@@ -100,20 +101,20 @@ impl ShardCore {
                 return self.create_cancelled(new, reason, by, now);
             }
         }
-        let id = new.id;
-        let mut task = Task::new(id, new.topic, new.key, new.spec, due, now, by);
+        let mut task = Task::new(new.id, new.topic, new.key, new.spec, due, now, by);
         task.thaw = self.book.get(&task.topic).thaw;
+        let slim = Slim::from(&task);
         self.add(task, now);
-        Created::New(id)
+        Created::New(slim)
     }
 
-    fn meet_existing(
-        &mut self,
-        live: TaskId,
-        new: &Creation,
-        by: &str,
-        now: Now,
-    ) -> Created<TaskId> {
+    /// A task that could be read before.
+    fn slim_of(&mut self, id: TaskId) -> Slim {
+        let entry = self.table.read(id);
+        Slim::from(&*entry.expect("it was read in this step").task)
+    }
+
+    fn meet_existing(&mut self, live: TaskId, new: &Creation, by: &str, now: Now) -> Created<Slim> {
         // Its record may not read back. The key is taken all the same.
         let Some(entry) = self.table.read(live) else {
             return Created::Exists(live);
@@ -147,7 +148,7 @@ impl ShardCore {
                 self.note_request(live, request);
             }
         }
-        Created::Existing(live)
+        Created::Existing(self.slim_of(live))
     }
 
     fn create_cancelled(
@@ -156,7 +157,7 @@ impl ShardCore {
         reason: String,
         by: &str,
         now: Now,
-    ) -> Created<TaskId> {
+    ) -> Created<Slim> {
         let by_tombstone = "tombstone";
         let earlier = new
             .key
@@ -178,7 +179,7 @@ impl ShardCore {
             );
             let _ = self.change(id, Event::Cancel { reason }, by_tombstone, now);
         }
-        Created::Cancelled(id)
+        Created::Cancelled(self.slim_of(id))
     }
 
     /// Lays a tombstone on a key that has no live task.

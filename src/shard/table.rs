@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3Builder;
 
-use crate::clock::{DurationMs, MonoMs, Now};
+use crate::clock::{DurationMs, MonoMs, Now, SteadyMs};
 use crate::ids::{ById, TaskId};
 use crate::shard::index::{Home, Index, Row, RowId, TopicNumber, short_generation};
 use crate::shard::place::{Alarm, AlarmClock, Place, Setting, alarm_of_entry};
@@ -33,9 +33,11 @@ use crate::task::spec::{TaskKey, TopicName};
 use crate::task::transition::{Context, Retention, apply};
 
 mod chunks;
+mod fresh;
 mod recovery;
 mod topics;
 
+use fresh::Fresh;
 use topics::Lines;
 pub use topics::{TopicLine, Totals};
 
@@ -108,6 +110,8 @@ pub struct TaskTable {
     seed: u64,
     index: Index,
     awake: ById<Entry>,
+    /// Created in this step, and asleep.
+    fresh: Fresh,
     /// Woken in this step.
     touched: Vec<TaskId>,
     /// Laid beside sleeping records in this step, with the due time that each of them had.
@@ -138,6 +142,7 @@ impl TaskTable {
             seed: 0,
             index: Index::default(),
             awake: HashMap::default(),
+            fresh: Fresh::default(),
             touched: Vec::new(),
             cancels: HashMap::default(),
             overlays: HashMap::default(),
@@ -277,7 +282,11 @@ impl TaskTable {
         row: &Row,
         why: ReadFor,
     ) -> Result<(Task, Option<SpecBytes>), StoreError> {
-        let value = self.shelf.read(row.id, row.home, why)?;
+        let fresh = (row.home == Home::Memtable).then(|| self.fresh.record(row.id));
+        let value = match fresh.flatten() {
+            Some(record) => record,
+            None => self.shelf.read(row.id, row.home, why)?,
+        };
         let read = decode_task_and_spec(row.id, &value);
         let (mut task, spec) = read.map_err(|damaged| damaged.of(row.id))?;
         if !row.is_overlaid {
@@ -381,6 +390,11 @@ impl TaskTable {
         for entry in self.awake.values() {
             visit(ShelfEntry::of(&entry.task, self.seed));
         }
+        for entry in self.fresh.entries() {
+            if !self.awake.contains_key(&entry.id) {
+                visit(entry.clone());
+            }
+        }
         for (id, (cancel, due_ms)) in &self.cancels {
             if let Some(number) = self.index.find(*id) {
                 visit(self.entry_of_cancel(number, cancel, *due_ms));
@@ -464,8 +478,21 @@ impl TaskTable {
 
     // ---------------------------------------------------------------- changing
 
-    /// Adds a new task, awake.
-    pub fn insert(&mut self, task: Task, place: Place, now: MonoMs) {
+    /// Adds a new task that waits in the wheel, and lets it sleep: it is written here and now. Its alarm is put off.
+    /// The size of its record in bytes.
+    pub fn insert_asleep(&mut self, task: &Task, now: MonoMs) -> usize {
+        let (_, key_hash) = self.add_row(task, Place::Wheel, false, now);
+        self.fresh
+            .write(task, ShelfEntry::with_key_hash(task, key_hash))
+    }
+
+    fn add_row(
+        &mut self,
+        task: &Task,
+        place: Place,
+        is_alarmed: bool,
+        now: MonoMs,
+    ) -> (RowId, u64) {
         let topic = self.lines.number_of(&task.topic, now);
         let key_hash = match &task.key {
             Some(key) => key_hash(self.seed, &task.topic, key),
@@ -477,14 +504,20 @@ impl TaskTable {
             topic,
             state: task.state,
             place,
-            at_ms: at_of(&task),
+            at_ms: at_of(task),
             generation: short_generation(task.generation),
-            queues_asleep: queues_asleep(&task),
+            queues_asleep: queues_asleep(task),
             home: Home::Memtable,
             is_overlaid: false,
-            is_alarmed: true,
+            is_alarmed,
         });
         self.count(topic, task.state, 1);
+        (row, key_hash)
+    }
+
+    /// Adds a new task, awake.
+    pub fn insert(&mut self, task: Task, place: Place, now: MonoMs) {
+        let (row, _) = self.add_row(&task, place, true, now);
         let id = task.id;
         let entry = Entry {
             task: Arc::new(task),
@@ -614,6 +647,7 @@ impl TaskTable {
         let row = self.index.row(number);
         self.leave_home(number, &row);
         self.shelf.forget_recent(id);
+        self.fresh.forget(id);
         self.awake.remove(&id);
         self.index.remove(number);
         self.count(row.topic, row.state, -1);
@@ -662,6 +696,12 @@ impl TaskTable {
 
     // ---------------------------------------------------------------- the end of a step
 
+    /// The batch of this step, with the records of its new tasks in it. For what else there is it has room for so many
+    /// bytes.
+    pub fn take_batch(&mut self, steady: SteadyMs, room: usize) -> Batch {
+        self.fresh.take_batch(steady, room)
+    }
+
     /// Adds the cancels of this step that stand beside records.
     pub fn write_cancels(&self, batch: &mut Batch) {
         for (id, (cancel, _)) in &self.cancels {
@@ -672,7 +712,14 @@ impl TaskTable {
     /// Puts what a step has written on the shelf; gives the alarms that are to be set for it.
     pub fn keep(&mut self, batch: &mut Batch, now: Now) -> Vec<Setting> {
         let mut alarms = Vec::new();
+        let mut fresh = self.fresh.take_entries();
         for (key, change) in batch.changes() {
+            if let Some(entry) = fresh.next() {
+                if let (Some(entry), Change::Put(record)) = (entry, change) {
+                    self.shelf.put(entry, record);
+                }
+                continue;
+            }
             let id = match (key, &change) {
                 (RecordKey::Task(id), _) => id,
                 (_, Change::Put(value)) => {

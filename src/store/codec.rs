@@ -20,6 +20,8 @@ mod record;
 
 use std::sync::Arc;
 
+use std::ops::Range;
+
 use bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
 use bincode::{BorrowDecode, Encode};
 use bytes::Bytes;
@@ -194,9 +196,19 @@ impl Batch {
         }
     }
 
+    /// It counts as made at that time.
+    pub fn set_steady(&mut self, steady: SteadyMs) {
+        self.open()[1..BATCH_HEADER_BYTES].copy_from_slice(&steady.0.to_le_bytes());
+    }
+
     /// Writes a task, new or changed.
     pub fn put_task(&mut self, task: &Task) {
-        self.put(RecordKey::Task(task.id), 0, &TaskRecordV1::of(task, None));
+        self.place_task(task);
+    }
+
+    /// The same; where its record stands in the batch's bytes.
+    pub fn place_task(&mut self, task: &Task) -> Range<usize> {
+        self.put(RecordKey::Task(task.id), 0, &TaskRecordV1::of(task, None))
     }
 
     /// The same for a task whose spec is at hand as it was read.
@@ -347,12 +359,17 @@ impl Batch {
         }
     }
 
-    fn put(&mut self, key: RecordKey, flag: u8, record: &impl Encode) {
+    fn put(&mut self, key: RecordKey, flag: u8, record: &impl Encode) -> Range<usize> {
         let bytes = key.to_bytes();
-        self.put_bytes(key, flag, |buffer| encode_value(buffer, &bytes, record));
+        self.put_bytes(key, flag, |buffer| encode_value(buffer, &bytes, record))
     }
 
-    fn put_bytes(&mut self, key: RecordKey, flag: u8, write: impl FnOnce(&mut Vec<u8>)) {
+    fn put_bytes(
+        &mut self,
+        key: RecordKey,
+        flag: u8,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Range<usize> {
         let [kind, id @ ..] = key.to_bytes();
         let buffer = self.open();
         buffer.push(kind | flag);
@@ -362,8 +379,10 @@ impl Batch {
         write(buffer);
         let length = buffer.len() - length_at - 4;
         buffer[length_at..length_at + 4].copy_from_slice(&(length as u32).to_le_bytes());
+        let record = length_at + 4..buffer.len();
         self.changes += 1;
         self.largest = self.largest.max(length);
+        record
     }
 
     fn remove(&mut self, key: RecordKey) {
@@ -391,7 +410,7 @@ impl std::fmt::Debug for Batch {
 struct Found {
     key: RecordKey,
     is_cancel: bool,
-    value: Option<std::ops::Range<usize>>,
+    value: Option<Range<usize>>,
     end: usize,
 }
 

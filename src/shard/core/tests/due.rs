@@ -2,6 +2,7 @@
 
 use super::shell::due_in;
 use super::*;
+use crate::task::history::ErrorNote;
 use crate::task::outcome::Outcome;
 
 #[test]
@@ -334,4 +335,55 @@ fn many_operations_are_one_step_and_each_sees_those_before_it() {
         OpDone::Verb(Err(VerbRefused::Refused(Refusal::IllegalState { .. })))
     ));
     assert_eq!(extended, START.after(minutes(2)));
+}
+
+#[test]
+fn what_is_created_and_sleeps_at_once_can_be_met_in_the_same_step() {
+    let mut shell = Shell::new();
+    let reason = || Event::Cancel {
+        reason: "paid".to_owned(),
+    };
+    let far = |name: &str| task().key(name).due_in_minutes(600);
+    let creations = ["kept", "cancelled", "moved", "gone"].map(|name| {
+        let creation = shell.creation(far(name), OnExisting::Reject);
+        (creation.id, creation)
+    });
+    let [kept, cancelled, moved, gone] = creations.each_ref().map(|(id, _)| *id);
+    let again = shell.creation(far("moved").due_in_minutes(700), OnExisting::Extend);
+    let free = shell.creation(far("cancelled").due_in_minutes(800), OnExisting::Reject);
+    let second = free.id;
+    let never = shell.creation(far("kept"), OnExisting::Reject);
+    let error = ErrorNote {
+        code: "no".to_owned(),
+        message: "not wanted".to_owned(),
+    };
+    let mut ops: Vec<Op> = creations
+        .into_iter()
+        .map(|(_, new)| Op::Create(new))
+        .collect();
+    ops.extend([
+        Op::Verb(Target::Id(cancelled), reason()),
+        Op::Create(again),
+        Op::Create(free),
+        Op::Create(never),
+        Op::Verb(Target::Id(gone), Event::Fail { error }),
+        Op::Verb(Target::Id(gone), Event::Discard),
+    ]);
+    let done = shell.ask(RunOps::new(ops, Wants::Slim, "test".to_owned()));
+    assert!(matches!(&done[7], OpDone::Created(Created::Exists(id)) if *id == kept));
+    assert!(
+        done[8..]
+            .iter()
+            .all(|done| matches!(done, OpDone::Verb(Ok(_))))
+    );
+    for _ in 0..2 {
+        assert_eq!(shell.state(kept), State::Pending);
+        assert_eq!(shell.state(cancelled), State::Cancelled);
+        assert_eq!(shell.task(moved).due.at, START.after(minutes(700)));
+        assert_eq!(shell.state(second), State::Pending);
+        assert!(shell.get(Target::Id(gone)).is_none());
+        shell.crash();
+    }
+    shell.pass(minutes(800));
+    assert_eq!(shell.lease(&[USUAL], 10).len(), 3);
 }
