@@ -125,6 +125,7 @@
 //! [`docs::architecture`]; the words: [`docs::glossary`].
 
 // 0 ground: no domain, no async
+pub mod causes;
 pub mod clock;
 pub mod failpoints;
 pub mod ids;

@@ -4,13 +4,15 @@
 #[expect(dead_code, reason = "each file uses its part of it")]
 mod support;
 
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use support::receiver::{Answer, Receiver};
 use support::service::{Service, command};
-use support::{SOON, until};
+use support::{SOON, copy_directory, push, until};
 
 /// What may be lost with the data directory.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -36,13 +38,48 @@ fn copied(home: &Path, copies: &Path) -> Service {
     ])
 }
 
-fn behind_s(service: &Service) -> f64 {
+/// Waits for the backup that is made when the service starts: where it is.
+fn backed_up(service: &Service, home: &Path) -> PathBuf {
+    until("a backup is made", SOON, || {
+        let metrics = service.get("/metrics").text();
+        metrics.contains("duetime_backup_age_seconds").then_some(())
+    });
+    let made = std::fs::read_dir(home.join("backups")).expect("it was made");
+    let mut made = made.flatten().map(|entry| entry.path());
+    made.next().expect("one")
+}
+
+/// How far the copies are behind; `None` while nothing was copied since the start.
+fn behind_s(service: &Service) -> Option<f64> {
     let metrics = service.get("/metrics").text();
-    let line = metrics
-        .lines()
-        .find_map(|line| line.strip_prefix("duetime_journal_copy_behind_seconds "));
-    let line = line.unwrap_or_else(|| panic!("{metrics}"));
-    line.parse().expect("a number")
+    let mut lines = metrics.lines();
+    let line = lines.find_map(|line| line.strip_prefix("duetime_journal_copy_behind_seconds "))?;
+    Some(line.parse().expect("a number"))
+}
+
+/// Waits until all that was committed before is copied.
+fn until_copied(service: &Service) {
+    let called_at = Instant::now();
+    until("it is copied", SOON, || {
+        let asked_at = Instant::now();
+        let behind = Duration::from_secs_f64(behind_s(service)?);
+        (asked_at.checked_sub(behind)? > called_at).then_some(())
+    });
+}
+
+/// A restore of a backup with copies that must not be laid over it: why not.
+fn refused(home: &Path, backup: &Path, copies: &Path) -> String {
+    let restored = home.join("refused");
+    let output = command(&["store", "restore", "--data"])
+        .args([&restored, backup])
+        .arg("--journals")
+        .arg(copies)
+        .output()
+        .expect("the binary can be started");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(!restored.join("FORMAT").exists());
+    told
 }
 
 #[test]
@@ -54,11 +91,7 @@ fn a_lost_data_directory_comes_back_but_for_the_last_second() {
         let key = format!("early-{n}");
         service.made(&json!({"topic": "lost", "key": key, "delay": "PT5H", "payload": n}));
     }
-    let backup = until("a backup is made", SOON, || {
-        let made = std::fs::read_dir(home.path().join("backups")).ok()?;
-        let mut made = made.flatten().map(|entry| entry.path());
-        made.find(|path| path.extension().is_none() && path.join("MANIFEST").is_file())
-    });
+    let backup = backed_up(&service, home.path());
     // One that the backup has as pending, and that must not come back to life.
     let cancel = |key: &str| {
         let reply = service.verb_by_key("cancel", "lost", key, &json!({"reason": "paid"}));
@@ -123,52 +156,154 @@ fn a_lost_data_directory_comes_back_but_for_the_last_second() {
 }
 
 #[test]
-fn copies_that_do_not_reach_the_backup_are_refused_and_nothing_is_made() {
+fn what_was_committed_while_the_service_stops_is_copied_too() {
+    let home = tempfile::tempdir().expect("a directory");
+    let copies = home.path().join("copies");
+    let receiver = Receiver::start();
+    let late = Answer::Later(2 * WINDOW, 200, "{}".to_owned());
+    let url = receiver.on("/slow", &[late]);
+    let mut service = copied(home.path(), &copies);
+    let backup = backed_up(&service, home.path());
+    let task = service.made(&json!({"topic": "lost", "key": "slow", "action": push(&url)}));
+    receiver.wait("/slow", 1);
+    until_copied(&service);
+    service.terminate();
+    std::fs::remove_dir_all(service.data()).expect("it can be removed");
+    let restored = home.path().join("restored");
+    let mut restore = vec!["restore", "--data", text(&restored), text(&backup)];
+    restore.extend(["--journals", text(&copies)]);
+    store(&restore);
+    service.set_data(restored);
+    service.start_again();
+    let found = service.by_key("lost", "slow");
+    assert_eq!(
+        (&found["id"], &found["state"]),
+        (&task["id"], &json!("succeeded"))
+    );
+    assert_eq!(receiver.hits("/slow").len(), 1);
+}
+
+#[test]
+fn copies_that_are_gone_are_refused_and_nothing_is_made() {
     let home = tempfile::tempdir().expect("a directory");
     let copies = home.path().join("copies");
     let mut service = copied(home.path(), &copies);
+    backed_up(&service, home.path());
     service.made(&json!({"topic": "lost", "delay": "PT5H"}));
+    until_copied(&service);
     let backup = home.path().join("by-hand");
-    until("it is copied", SOON, || {
-        let told = service.get("/metrics").text();
-        told.contains("journal_copy_behind_seconds 0").then_some(())
-    });
     store(&["backup", "--data", text(&service.data()), text(&backup)]);
     service.kill();
     std::fs::remove_dir_all(&copies).expect("it can be removed");
-    let restored = home.path().join("restored");
-    let output = command(&["store", "restore", "--data"])
-        .args([&restored, &backup])
-        .arg("--journals")
-        .arg(&copies)
-        .output()
-        .expect("the binary can be started");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let told = refused(home.path(), &backup, &copies);
     assert!(told.contains("no copies"), "{told}");
-    assert!(!restored.join("FORMAT").exists());
+}
+
+#[test]
+fn copies_older_than_the_backup_are_not_laid_over_it() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (copies, old) = (home.path().join("copies"), home.path().join("old"));
+    let mut service = copied(home.path(), &copies);
+    backed_up(&service, home.path());
+    service.made(&json!({"topic": "lost", "key": "paid", "delay": "PT5H"}));
+    until_copied(&service);
+    copy_directory(&copies, &old).expect("it can be copied");
+    let cancelled = service.verb_by_key("cancel", "lost", "paid", &json!({}));
+    cancelled.must(200);
+    until_copied(&service);
+    let backup = home.path().join("by-hand");
+    store(&["backup", "--data", text(&service.data()), text(&backup)]);
+    service.kill();
+    let told = refused(home.path(), &backup, &old);
+    assert!(told.contains("before the backup was made"), "{told}");
+
+    let restored = home.path().join("restored");
+    let mut restore = vec!["restore", "--data", text(&restored), text(&backup)];
+    restore.extend(["--journals", text(&copies)]);
+    store(&restore);
+    service.set_data(restored);
+    service.start_again();
+    assert_eq!(service.by_key("lost", "paid")["state"], "cancelled");
+}
+
+#[test]
+fn a_backup_that_the_copies_do_not_reach_does_not_name_them() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (copies, away) = (home.path().join("copies"), home.path().join("away"));
+    let mut service = copied(home.path(), &copies);
+    backed_up(&service, home.path());
+    service.made(&json!({"topic": "lost", "key": "paid", "delay": "PT5H"}));
+    until_copied(&service);
+    std::fs::rename(&copies, &away).expect("it can be renamed");
+    std::fs::write(&copies, "in the way").expect("it can be written");
+    let cancelled = service.verb_by_key("cancel", "lost", "paid", &json!({}));
+    cancelled.must(200);
+    let backup = home.path().join("by-hand");
+    store(&["backup", "--data", text(&service.data()), text(&backup)]);
+    service.kill();
+    let log = service.log();
+    assert!(log.contains("do not reach this backup"), "{log}");
+    let told = refused(home.path(), &backup, &away);
+    assert!(told.contains("no journals were copied"), "{told}");
+    // The backup itself is good.
+    let restored = home.path().join("restored");
+    store(&["restore", "--data", text(&restored), text(&backup)]);
+    service.set_data(restored);
+    service.start_again();
+    assert_eq!(service.by_key("lost", "paid")["state"], "cancelled");
 }
 
 #[test]
 fn a_second_directory_that_is_away_holds_nothing_up_and_is_caught_up_with_when_it_is_back() {
     let home = tempfile::tempdir().expect("a directory");
-    let copies = home.path().join("copies");
+    let (copies, away) = (home.path().join("copies"), home.path().join("away"));
     std::fs::write(&copies, "in the way").expect("it can be written");
     let service = copied(home.path(), &copies);
-    let warning = until("readiness warns", SOON, || {
-        service.made(&json!({"topic": "lost", "delay": "PT5H"}));
-        let ready = service.get("/readyz").must(200).to_string();
-        ready.contains("the journals' copies are").then_some(ready)
-    });
-    assert!(warning.contains(" s behind: "), "{warning}");
-    assert!(behind_s(&service) > 4.0);
+    let warned = |of: &str| {
+        until("readiness warns", SOON, || {
+            service.made(&json!({"topic": "lost", "delay": "PT5H"}));
+            let ready = service.get("/readyz").must(200).to_string();
+            ready.contains(of).then_some(())
+        });
+    };
+    warned("the journals were not copied since the start ");
+    assert_eq!(behind_s(&service), None, "nobody knows");
     std::fs::remove_file(&copies).expect("it can be removed");
-    until("all is copied", SOON, || {
-        (behind_s(&service) < 1.0).then_some(())
-    });
+    until_copied(&service);
+    std::fs::rename(&copies, &away).expect("it can be renamed");
+    std::fs::write(&copies, "in the way").expect("it can be written");
+    warned(" s behind: ");
+    assert!(behind_s(&service) > Some(4.0));
+    std::fs::remove_file(&copies).expect("it can be removed");
+    std::fs::rename(&away, &copies).expect("it can be renamed");
+    until_copied(&service);
     let log = service.log();
     assert!(log.contains("the service goes on without"), "{log}");
-    assert!(log.contains("complete again"), "{log}");
+    assert_eq!(log.matches("complete again").count(), 2, "{log}");
+    let metrics = service.get("/metrics").text();
+    assert!(
+        metrics.contains("duetime_journal_copy_gaps_total 0"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn backups_and_copies_are_for_their_owner_alone() {
+    let home = tempfile::tempdir().expect("a directory");
+    let copies = home.path().join("copies");
+    let service = copied(home.path(), &copies);
+    until_copied(&service);
+    let backup = backed_up(&service, home.path());
+    let made = [
+        &service.data(),
+        &copies,
+        &home.path().join("backups"),
+        &backup,
+    ];
+    for made in made {
+        let mode = std::fs::metadata(made).expect("it is there").permissions();
+        assert_eq!(mode.mode() & 0o777, 0o700, "{}", made.display());
+    }
 }
 
 #[test]

@@ -341,6 +341,85 @@ fn another_number_of_shards_has_the_same_tasks() {
         .must(200);
 }
 
+/// One byte of the first entry of a shard's database that begins so.
+fn damage_chunk(data: &Path, shard: &str, key: &[u8], at: usize) {
+    let path = data.join("shards").join(shard).join("wheel");
+    let db = sled::Config::new()
+        .path(path)
+        .segment_size(2 * 1024 * 1024)
+        .open();
+    let db = db.expect("it opens");
+    let (key, value) = db
+        .scan_prefix(key)
+        .next()
+        .expect("it is there")
+        .expect("it reads");
+    let mut value = value.to_vec();
+    let at = at.min(value.len() - 1);
+    value[at] ^= 1;
+    db.insert(key, value).expect("it is written");
+    db.flush().expect("it is written");
+}
+
+#[test]
+fn what_a_running_service_leaves_out_of_an_export_is_told_place_by_place() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut service = Service::with(&[("DUETIME_SHARDS__COUNT", "2")]);
+    filled(&service);
+    let before = all(&service).len();
+    service.terminate();
+    let data = service.data();
+    done(&["reshard", "--data", text(&data), "--shards", "2"]);
+    damage_chunk(&data, "000", b"c", usize::MAX);
+    service.start_again();
+
+    let told = refused(&["export", "--data", text(&data)]);
+    assert!(told.contains("was cut off"), "{told}");
+    let output = store(&["export", "--skip-damaged", "--data", text(&data)]);
+    let told = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(output.status.success(), "{told}");
+    let lines = output.stdout.iter().filter(|byte| **byte == b'\n').count();
+    assert!((1..before).contains(&lines), "{lines} of {before}");
+    assert!(
+        told.contains("left out 1 place that does not read back"),
+        "{told}"
+    );
+    let place = told
+        .lines()
+        .find(|line| line.starts_with("does not read back: "));
+    let place = place.unwrap_or_else(|| panic!("{told}"));
+    let output = store(&["export", "--json", "--skip-damaged", "--data", text(&data)]);
+    let told: Value = serde_json::from_slice(&output.stderr).expect("JSON");
+    assert_eq!(told["left_out"], 1, "{told}");
+    let named = told["places"][0]["place"].as_str().expect("a place");
+    assert!(place.contains(named), "{place}");
+    let log = service.log();
+    assert!(log.contains(named) && log.contains("left_out=1"), "{log}");
+
+    let backup = home.path().join("backup");
+    let arguments = ["backup", "--skip-damaged", "--data", text(&data)];
+    let told = refused(&[&arguments[..], &[text(&backup)]].concat());
+    assert!(
+        told.contains("makes no backup that leaves something out"),
+        "{told}"
+    );
+    assert!(!backup.exists());
+    service.terminate();
+    let told = done(&[&arguments[..], &["--json", text(&backup)]].concat());
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!(told["left_out"], 1, "{told}");
+    // None was made since this start.
+    service.start_again();
+    let token = std::fs::read_to_string(data.join("LOCK")).expect("a lock");
+    let token = token.lines().find_map(|line| line.strip_prefix("token "));
+    let headers = [("duetime-admin-token", token.expect("a token"))];
+    let reply = service.send("GET", "/v1/store/export/1", &headers, b"");
+    assert_eq!(
+        reply.expect("an answer").problem(),
+        (404, "not_found".to_owned())
+    );
+}
+
 #[test]
 fn the_doctor_finds_damage_and_keeps_what_can_be_read() {
     let mut service = Service::with(&[("DUETIME_SHARDS__COUNT", "2")]);
@@ -364,24 +443,7 @@ fn the_doctor_finds_damage_and_keeps_what_can_be_read() {
     assert_eq!(healthy("in chunks"), before.len() as u64);
 
     // One byte of the first chunk's body, one of another's index.
-    let damage = |shard: &str, key: &[u8], at: usize| {
-        let path = data.join("shards").join(shard).join("wheel");
-        let db = sled::Config::new()
-            .path(path)
-            .segment_size(2 * 1024 * 1024)
-            .open();
-        let db = db.expect("it opens");
-        let (key, value) = db
-            .scan_prefix(key)
-            .next()
-            .expect("it is there")
-            .expect("it reads");
-        let mut value = value.to_vec();
-        let at = at.min(value.len() - 1);
-        value[at] ^= 1;
-        db.insert(key, value).expect("it is written");
-        db.flush().expect("it is written");
-    };
+    let damage = |shard: &str, key: &[u8], at: usize| damage_chunk(&data, shard, key, at);
     damage("000", b"c", usize::MAX);
     damage("001", b"i", 3);
     let output = store(&["doctor", "--json", "--data", text(&data)]);

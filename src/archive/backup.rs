@@ -31,6 +31,7 @@ use crate::ids::ShardId;
 use crate::shard::snapshot::{Found, Snapshot, record_of};
 use crate::store::data_dir::DataDir;
 use crate::store::database::Database;
+use crate::store::directory;
 use crate::store::{RecordKey, StoreError, codec};
 
 /// What a backup says it is; a reader refuses another.
@@ -74,6 +75,9 @@ pub struct JournalsAt {
     pub lineage: String,
     /// The sequence of each shard behind which to go on.
     pub after: Vec<u64>,
+    /// The sequence of each shard that their copies had reached when they held all that is in the backup.
+    #[serde(default)]
+    pub through: Vec<u64>,
 }
 
 /// A backup that is to be made.
@@ -83,7 +87,7 @@ pub struct Wanted<'a> {
     pub to: &'a Path,
     /// When it is begun.
     pub now: WallMs,
-    /// Where the journals' copies were before anything was read for it.
+    /// Where the journals' copies were before anything was read for it, and where once they held all that was read.
     pub journals: Option<JournalsAt>,
 }
 
@@ -286,15 +290,10 @@ fn begin(to: &Path) -> Result<PathBuf, ArchiveError> {
     partial.push(".partial");
     let partial = to.with_file_name(partial);
     if let Some(above) = to.parent().filter(|above| !above.as_os_str().is_empty()) {
-        fs::create_dir_all(above).map_err(ArchiveError::io("create", above))?;
+        directory::make(above).map_err(ArchiveError::io("create", above))?;
     }
-    match fs::remove_dir_all(&partial) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(ArchiveError::io("remove", &partial)(error));
-        }
-        _ => {}
-    }
-    fs::create_dir(&partial).map_err(ArchiveError::io("create", &partial))?;
+    directory::remove(&partial).map_err(ArchiveError::io("remove", &partial))?;
+    directory::make_new(&partial).map_err(ArchiveError::io("create", &partial))?;
     Ok(partial)
 }
 
@@ -370,7 +369,7 @@ fn write_manifest(partial: &Path, manifest: &Manifest) -> Result<(), ArchiveErro
             let mut file = File::create(&path)?;
             file.write_all(&text)?;
             file.sync_all()?;
-            File::open(partial)?.sync_all()
+            directory::sync(partial)
         });
     written.map_err(ArchiveError::io("write", &path))
 }
@@ -381,7 +380,7 @@ fn put_in_place(partial: &Path, to: &Path) -> Result<(), ArchiveError> {
         _ => Path::new("."),
     };
     fs::rename(partial, to)
-        .and_then(|()| File::open(above)?.sync_all())
+        .and_then(|()| directory::sync(above))
         .map_err(ArchiveError::io("rename to", to))
 }
 

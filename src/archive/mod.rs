@@ -75,6 +75,17 @@ pub enum ArchiveError {
         /// What is wrong with it.
         why: String,
     },
+    /// Copies of a journal that do not reach the backup that they are to be laid over.
+    #[error(
+        "{}: these copies end with commit {reached}, before the backup was made: older states would take the place of newer ones",
+        place.display()
+    )]
+    Behind {
+        /// Where they are.
+        place: PathBuf,
+        /// Their last commit.
+        reached: u64,
+    },
     /// Some of what is stored does not read back.
     #[error("{count} of what is stored does not read back, as {}", first.place)]
     Damaged {
@@ -170,6 +181,7 @@ impl Progress {
     }
 
     fn note(&self, fault: Fault) {
+        tracing::warn!(place = fault.place, why = fault.why, "does not read back");
         self.faults_count.fetch_add(1, Ordering::Relaxed);
         let mut faults = self.faults.lock();
         if faults.len() < FAULTS_TOLD_MAX {

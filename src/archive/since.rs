@@ -40,7 +40,8 @@ pub(super) struct Journals {
 }
 
 impl Journals {
-    /// Reads them once, so that what is missing or damaged is known before anything is built.
+    /// Reads them once, so that what is missing or damaged is known before anything is built: also that they end before
+    /// the backup was made, for then their older states would take the place of its newer ones.
     pub(super) fn look_at(copies: &Path, at: &JournalsAt) -> Result<Self, ArchiveError> {
         let mut looked = Self {
             copies: copies.to_owned(),
@@ -50,10 +51,15 @@ impl Journals {
         };
         for shard in 0..at.after.len() {
             let (mut bytes, mut steady) = (0, looked.steady);
-            looked.replay(shard, &mut |batch| {
+            let reached = looked.replay(shard, &mut |batch| {
                 bytes += batch.bytes() as u64;
                 steady = steady.max(batch.steady());
             })?;
+            let through = at.through.get(shard).copied().unwrap_or(u64::MAX);
+            if reached < through {
+                let place = copies::place_of(copies, &at.lineage, shard as u16);
+                return Err(ArchiveError::Behind { place, reached });
+            }
             looked.parts.push(bytes.div_ceil(PART_BYTES).max(1));
             looked.steady = steady;
         }
@@ -83,7 +89,7 @@ impl Journals {
         &self,
         shard: usize,
         visit: &mut dyn FnMut(crate::store::Batch),
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let after = self.at.after.get(shard).copied().unwrap_or_default();
         copies::replay(&self.copies, &self.at.lineage, shard as u16, after, visit)
     }

@@ -4,13 +4,12 @@
 //! answers is the service at `--url` or nobody. Nothing is sent twice; whoever runs the command decides that.
 
 use std::collections::BTreeMap;
-use std::error::Error as _;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use reqwest::Method;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue, LOCATION, RETRY_AFTER};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use serde::Serialize;
 use serde_json::Value;
@@ -18,6 +17,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use url::Url;
 
 use super::{Failure, Problem, render};
+use crate::causes::causes;
 use crate::limits::IDEMPOTENCY_KEY_CHARS_MAX;
 
 /// How long a request may take from connect to the last byte of the answer.
@@ -261,13 +261,13 @@ impl Client {
         judge(&request.what, received?)
     }
 
-    /// Sends a request whose answer is of any length, and hands on each piece of it as it comes. Whoever answers has as
-    /// long for each as for a whole answer otherwise.
+    /// Sends a request whose answer is of any length, and hands on each piece of it as it comes; the answer's headers.
+    /// Whoever answers has as long for each as for a whole answer otherwise.
     pub(super) fn stream(
         &self,
         request: Request,
         take: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+    ) -> Result<HeaderMap, Failure> {
         let url = self.address(&request)?;
         let cut_off = || {
             Failure::new(format!("cannot {}: the answer was cut off", request.what))
@@ -284,12 +284,13 @@ impl Client {
             if !response.status().is_success() {
                 let received = Received::of(&request.what, response).await;
                 let received = received.map_err(|error| self.unanswered(&request.what, error))?;
-                return judge(&request.what, received?).map(drop);
+                return judge(&request.what, received?).map(|_| HeaderMap::new());
             }
+            let headers = response.headers().clone();
             loop {
                 match tokio::time::timeout(ANSWER_WITHIN, response.chunk()).await {
                     Ok(Ok(Some(piece))) => take(&piece)?,
-                    Ok(Ok(None)) => return Ok(()),
+                    Ok(Ok(None)) => return Ok(headers),
                     Ok(Err(_)) | Err(_) => return Err(cut_off()),
                 }
             }
@@ -359,16 +360,9 @@ impl Client {
 
     fn unanswered(&self, what: &str, error: reqwest::Error) -> Failure {
         let base = self.shown_address();
-        let mut cause: &dyn std::error::Error = &error;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
         // The outermost text would repeat the address.
-        let cause = if error.source().is_some() {
-            cause.to_string()
-        } else {
-            String::from("no answer")
-        };
+        let cause = causes(&error).skip(1).last();
+        let cause = cause.map_or_else(|| "no answer".to_owned(), ToString::to_string);
         if error.is_connect() {
             return Failure::new(format!("cannot {what}: cannot connect to {base}: {cause}"))
                 .then("is the service running? start it with `duetime serve`, or give its address with --url");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::causes::chain;
 use crate::cli::{EXIT_START_AGAIN, Failure};
 use crate::clock::DurationMs;
 use crate::config::{Config, Overrides, Sources, process_environment};
@@ -62,10 +63,6 @@ pub fn run(args: Args, _json: bool) -> Result<(), Failure> {
 }
 
 async fn service(config: &Config) -> Result<(), Failure> {
-    if config.backup.journal_dir.is_some() && config.backup.every == DurationMs(0) {
-        let told = "[backup] journal_dir holds what came since the last backup, and none are made";
-        return Err(Failure::new(told).then("set [backup] every, or leave journal_dir empty"));
-    }
     let bound = bind(config.http.listen).map_err(|error| {
         Failure::new(format!("cannot listen on {}: {error}", config.http.listen))
             .then("name another address with --listen")
@@ -177,16 +174,4 @@ fn asked_to_stop() -> std::io::Result<impl Future<Output = ()>> {
             "stopping: nothing new is taken in, running attempts may end"
         );
     })
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

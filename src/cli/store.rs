@@ -6,6 +6,8 @@
 //! While something is being done a bar on standard error shows how far it is, if that is a terminal.
 
 mod doctor;
+mod left_out;
+mod service;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write as _};
@@ -20,15 +22,15 @@ use serde_json::{Value, json};
 use crate::archive::backup::{self, Manifest, Wanted};
 use crate::archive::sink::OnTaken;
 use crate::archive::{ArchiveError, Carried, Options, Progress, export, import, reshard};
-use crate::cli::client::{Body, Client, Request, Server};
+use crate::causes::chain;
 use crate::cli::{Failure, Out, Problem, render};
 use crate::ids::SLOTS;
-use crate::store::data_dir::{DataDir, DataDirError, Holder};
+use crate::store::data_dir::{DataDir, DataDirError};
+use left_out::LeftOut;
+use service::{asked_of, exported_by};
 
 /// How often the bar is drawn anew.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
-/// How often a service is asked how far its backup is.
-const ASK_EVERY: Duration = Duration::from_millis(200);
 /// Blocks of lines that wait to be written.
 const BLOCKS_MAX: usize = 16;
 
@@ -235,12 +237,8 @@ fn run_export(data: &Path, options: &Options, out: &mut Out<'_>) -> Result<(), F
     let dir = match DataDir::open_existing(data) {
         Ok(dir) => dir,
         Err(DataDirError::InUse { holder, .. }) => {
-            let tasks = exported_by(&holder, data, options, out)?;
-            let carried = Carried {
-                tasks,
-                ..Carried::default()
-            };
-            return tell_exported(carried, begun, "", out);
+            let (tasks, left_out) = exported_by(&holder, data, options, out)?;
+            return tell_exported(tasks, begun, &left_out, out);
         }
         Err(error) => return Err(explained("export", data, error.into())),
     };
@@ -257,23 +255,36 @@ fn run_export(data: &Path, options: &Options, out: &mut Out<'_>) -> Result<(), F
         &mut |block| out.sink.write_all(block).map_err(Failure::of_output),
     )?;
     out.flush()?;
-    let left_out = left_out(&progress, out.json);
-    let carried = done.map_err(|error| explained("export", data, error))?;
-    tell_exported(carried, begun, &left_out, out)
+    let carried = match done {
+        Ok(carried) => carried,
+        Err(error) => {
+            if !out.json {
+                let _ = write!(io::stderr(), "{}", LeftOut::of(&progress).lines());
+            }
+            return Err(explained("export", data, error));
+        }
+    };
+    tell_exported(carried.tasks, begun, &LeftOut::of(&progress), out)
 }
 
 fn tell_exported(
-    carried: Carried,
+    tasks: u64,
     begun: Instant,
-    left_out: &str,
+    left_out: &LeftOut,
     out: &mut Out<'_>,
 ) -> Result<(), Failure> {
     // Standard output holds tasks and nothing else.
     let summary = match out.json {
-        true => json!({"tasks": carried.tasks, "seconds": seconds(begun)}).to_string(),
-        false => format!("exported {}", count_of(carried, begun)),
+        true => json!({
+            "tasks": tasks, "seconds": seconds(begun), "left_out": left_out.count, "places": left_out.json(),
+        })
+        .to_string(),
+        false => {
+            let lines = left_out.lines();
+            format!("{lines}exported {}{}", count_of(tasks, begun), left_out.words())
+        }
     };
-    let _ = writeln!(io::stderr(), "{left_out}{summary}");
+    let _ = writeln!(io::stderr(), "{summary}");
     Ok(())
 }
 
@@ -312,7 +323,7 @@ fn run_import(
         |_| import::import(&mut dir, shards, &mut lines, on_taken, options, &progress),
         &mut |_| Ok(()),
     )?;
-    let _ = write!(io::stderr(), "{}", left_out(&progress, false));
+    let _ = write!(io::stderr(), "{}", LeftOut::of(&progress).lines());
     done.map_err(|error| explained("import", data, error))
 }
 
@@ -367,7 +378,7 @@ fn run_reshard(data: &Path, shards: u16, options: &Options) -> Result<(u16, Carr
         |_| reshard::reshard(&mut dir, shards, options, &progress),
         &mut |_| Ok(()),
     )?;
-    let _ = write!(io::stderr(), "{}", left_out(&progress, false));
+    let _ = write!(io::stderr(), "{}", LeftOut::of(&progress).lines());
     let carried = done.map_err(|error| explained("reshard", data, error))?;
     Ok((before, carried))
 }
@@ -396,8 +407,19 @@ fn run_backup(
                 |_| backup::of_directory(&dir, wanted, options, &progress),
                 &mut |_| Ok(()),
             )?;
-            let _ = write!(io::stderr(), "{}", left_out(&progress, out.json));
+            if !out.json {
+                let _ = write!(io::stderr(), "{}", LeftOut::of(&progress).lines());
+            }
             done.map_err(|error| explained("back up", data, error))?
+        }
+        Err(DataDirError::InUse { .. }) if options.skip_damaged => {
+            let told = format!(
+                "cannot back up {}: a running service makes no backup that leaves something out",
+                data.display()
+            );
+            return Err(Failure::new(told).then(
+                "stop it to use --skip-damaged, or leave that out: the backup fails then, and says so, if something does not read back",
+            ));
         }
         Err(DataDirError::InUse { holder, .. }) => asked_of(&holder, data, &target)?,
         Err(error) => return Err(explained("back up", data, error.into())),
@@ -409,76 +431,6 @@ fn run_backup(
     };
     let more = json!({"bytes": manifest.bytes(), "left_out": manifest.left_out});
     tell(out, "backed up", &target, carried, begun, "", more)
-}
-
-/// The service that has the directory, and the token for it.
-fn service_of<'a>(
-    holder: &'a Holder,
-    data: &Path,
-    doing: &str,
-) -> Result<(Client, &'a str), Failure> {
-    let (Some(address), Some(token)) = (holder.address, &holder.token) else {
-        let told = format!(
-            "cannot {doing} {}: the process that has it ({holder}) does not say where it serves",
-            data.display()
-        );
-        return Err(Failure::new(told).then("if it is only starting, try again in a moment"));
-    };
-    Ok((Client::new(&Server::at(address))?, token))
-}
-
-/// The lines of the service that has the directory; how many there were.
-fn exported_by(
-    holder: &Holder,
-    data: &Path,
-    options: &Options,
-    out: &mut Out<'_>,
-) -> Result<u64, Failure> {
-    let (client, token) = service_of(holder, data, "export")?;
-    let path = vec!["store".to_owned(), "export".to_owned()];
-    let skip = ("skip_damaged".to_owned(), options.skip_damaged.to_string());
-    let request = Request::get("export the running service", path).query(vec![skip]);
-    let bar = bar("exporting", Unit::Count);
-    let mut tasks = 0;
-    let streamed = client.stream(request.admin_token(token), &mut |piece| {
-        tasks += piece.iter().filter(|byte| **byte == b'\n').count() as u64;
-        bar.set_position(tasks);
-        out.sink.write_all(piece).map_err(Failure::of_output)
-    });
-    bar.finish_and_clear();
-    streamed?;
-    out.flush()?;
-    Ok(tasks)
-}
-
-/// A backup that the service makes which has the directory.
-fn asked_of(holder: &Holder, data: &Path, target: &Path) -> Result<Manifest, Failure> {
-    let (client, token) = service_of(holder, data, "back up")?;
-    let what = "back up the running service";
-    let path = || vec!["store".to_owned(), "backup".to_owned()];
-    let body = Body::default().with("to", &Some(target));
-    client.send(Request::post(what, path(), &body).admin_token(token))?;
-    let bar = bar("backing up", Unit::Tasks);
-    loop {
-        thread::sleep(ASK_EVERY);
-        let answer = client.send(Request::get(what, path()).admin_token(token))?;
-        let status = &answer.value;
-        bar.set_length(status["tasks_total"].as_u64().unwrap_or_default());
-        bar.set_position(status["tasks"].as_u64().unwrap_or_default());
-        match status["state"].as_str() {
-            Some("running") => {}
-            Some("done") => {
-                bar.finish_and_clear();
-                return Manifest::read(target).map_err(|error| explained("back up", data, error));
-            }
-            _ => {
-                bar.finish_and_clear();
-                let why = status["problem"].as_str().unwrap_or("it does not say why");
-                let told = format!("the service could not make the backup: {why}");
-                return Err(Failure::new(told).then("its log says more"));
-            }
-        }
-    }
 }
 
 // ---------------------------------------------------------------- what they share
@@ -524,20 +476,12 @@ fn explained(what: &str, data: &Path, error: ArchiveError) -> Failure {
             told.then("nothing was imported; --skip-existing passes over what is there already")
         }
         ArchiveError::Exists { .. } => told.then("name a place where nothing is yet"),
+        ArchiveError::Behind { .. } => told.then(
+            "nothing was changed; name newer copies, or restore the backup alone, without --journals",
+        ),
         ArchiveError::NotABackup { .. } => told.then("nothing was changed; use another backup"),
         _ => told,
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// What a bar counts.
@@ -597,24 +541,6 @@ fn watched<T: Send>(
     done
 }
 
-/// What did not read back and was left out, as lines.
-fn left_out(progress: &Progress, json: bool) -> String {
-    let count = progress.faults_count();
-    if json || count == 0 {
-        return String::new();
-    }
-    let mut text = String::new();
-    for fault in progress.faults() {
-        let line = format!("does not read back: {}: {}", fault.place, fault.why);
-        text.push_str(&render::plain(&line));
-        text.push('\n');
-    }
-    if count > progress.faults().len() as u64 {
-        text.push_str(&format!("… {count} in all\n"));
-    }
-    text
-}
-
 fn seconds(begun: Instant) -> f64 {
     (begun.elapsed().as_secs_f64() * 1000.0).round() / 1000.0
 }
@@ -623,9 +549,8 @@ fn stamp(at_ms: i64) -> String {
     crate::clock::WallMs(at_ms).to_string()
 }
 
-fn count_of(carried: Carried, begun: Instant) -> String {
+fn count_of(tasks: u64, begun: Instant) -> String {
     let took = begun.elapsed().as_secs_f64();
-    let tasks = carried.tasks;
     let rate = tasks as f64 / took.max(0.001);
     let noun = if tasks == 1 { "task" } else { "tasks" };
     format!("{tasks} {noun} in {took:.1} s ({rate:.0}/s)")
@@ -641,7 +566,7 @@ fn tell(
     more: Value,
 ) -> Result<(), Failure> {
     if !out.json {
-        let count = count_of(carried, begun);
+        let count = count_of(carried.tasks, begun);
         let preposition = if did == "carried over" { "in" } else { "to" };
         let line = format!("{did} {count} {preposition} {}{words}", place.display());
         return out.line(&render::plain(&line));

@@ -3,6 +3,7 @@
 //! ```text
 //!  asked ─▶ each shard: snapshot (its next fold) ─▶ thread `backup`: copy, sync, read back, rename
 //!                                                      └ a shard that dies meanwhile: all of it anew, three times
+//!  journals copied? ─▶ wait until their copies hold all that is in the snapshots, then name them
 //! ```
 //!
 //! A shard is held up for as long as it takes to list its chunks, less than a millisecond for a million tasks; all the
@@ -16,23 +17,26 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::archive::backup::{self, JournalsAt, Manifest, Wanted};
+use crate::archive::backup::{self, Manifest, Wanted};
 use crate::archive::{ArchiveError, Options, Progress};
+use crate::causes::chain;
 use crate::clock::{DurationMs, WallMs};
 use crate::engine::error::EngineError;
 use crate::engine::handle::{Duetime, Parts};
-use crate::engine::journal_copies::CopyStatus;
+use crate::engine::journal_copies::{CopyStatus, JournalCopies};
 use crate::shard::messages::TakeSnapshot;
 use crate::shard::snapshot::Snapshot;
 
 /// Longest wait for a shard's snapshot, which is the time of two folds.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for the journals' copies to hold what the snapshots do: some ten rounds, of a disk that is not late.
+const REACH_MAX: Duration = Duration::from_secs(10);
 /// How often a backup is tried: a shard may die while it is copied.
 const TRIES: u32 = 3;
 /// Between two tries.
@@ -201,13 +205,11 @@ impl Duetime {
 
     /// How the copying of the journals fares, if they are copied.
     pub fn copy_status(&self) -> Option<CopyStatus> {
-        let copies = self.parts.journal_copies.lock().clone();
-        Some(copies?.status())
+        Some(self.journal_copies()?.status())
     }
 
-    fn copied_journals(&self) -> Option<JournalsAt> {
-        let copies = self.parts.journal_copies.lock().clone();
-        copies?.at()
+    fn journal_copies(&self) -> Option<Arc<JournalCopies>> {
+        self.parts.journal_copies.lock().clone()
     }
 
     pub(super) async fn snapshots(&self) -> Result<Vec<Snapshot>, String> {
@@ -268,12 +270,28 @@ fn make_once(engine: Duetime, to: &Path) -> Result<Manifest, (String, bool)> {
     }
     let now = engine.now().wall;
     // Before anything is read: all that is copied by now was handed to the journals, so it is in the snapshots.
-    let journals = engine.copied_journals();
+    let copies = engine.journal_copies();
+    let stood = copies.as_ref().map(|copies| copies.stand());
     let snapshots = engine.parts.on_io.block_on(engine.snapshots());
     let snapshots = snapshots.map_err(|why| (why, false))?;
+    let (taken_at, stopping) = (Instant::now(), engine.parts.stopping.clone());
     let registry = engine.parts.files.lock().clone();
     let registry = registry.ok_or_else(|| (EngineError::ShuttingDown.to_string(), true))?;
     drop(engine);
+    let journals = copies.zip(stood).and_then(|(copies, stood)| {
+        let nothing = || "nothing was copied since the start".to_owned();
+        let reached = stood
+            .ok_or_else(nothing)
+            .and_then(|stood| copies.reach(stood, taken_at, REACH_MAX, &stopping));
+        reached
+            .inspect_err(|why| {
+                tracing::warn!(why, "the journals' copies do not reach this backup: it can be restored, but what comes after it can't be added");
+            })
+            .ok()
+    });
+    if stopping.is_cancelled() {
+        return Err((EngineError::ShuttingDown.to_string(), true));
+    }
     let options = Options {
         threads: 1,
         ..Options::default()
@@ -284,11 +302,6 @@ fn make_once(engine: Duetime, to: &Path) -> Result<Manifest, (String, bool)> {
         let is_final = matches!(error, ArchiveError::Exists { .. } | ArchiveError::Stopped);
         (chain(&error), is_final)
     })
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let cause = error.source().map(|cause| format!(": {}", chain(cause)));
-    error.to_string() + cause.as_deref().unwrap_or_default()
 }
 
 /// Starts the thread that makes backups by plan. It ends with the engine.
@@ -341,13 +354,12 @@ fn keep_to(plan: &BackupPlan, engine: &Duetime) -> WallMs {
             }
         });
     let is_good = made.is_ok();
-    let copies = engine.parts.journal_copies.lock().clone();
     if let (
         Ok(Manifest {
             journals: Some(at), ..
         }),
         Some(copies),
-    ) = (&made, copies)
+    ) = (&made, engine.journal_copies())
     {
         copies.covered(at.clone());
     }

@@ -42,6 +42,9 @@ const START_MAX: DurationMs = DurationMs::secs(15 * 60);
 /// Starts an engine. Blocks while the shards recover.
 pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     let path = options.data.ok_or(StartError::NoDataDir)?;
+    if options.journal_dir.is_some() && options.backups.is_none() {
+        return Err(StartError::CopiesWithoutBackups);
+    }
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let wanted = match options.shards {
         0 => u16::try_from(cores).unwrap_or(u16::MAX).max(2),
@@ -152,7 +155,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         dir: Mutex::new(Some(dir)),
         files: Mutex::new(Some(registry_files)),
         backups: Backups::default(),
-        exporting: Arc::new(Semaphore::new(1)),
+        exports: Arc::default(),
         journal_copies: Mutex::default(),
         admin_token: Uuid::new_v4().simple().to_string() + &Uuid::new_v4().simple().to_string(),
         disk,
@@ -160,7 +163,8 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     });
     engine.settle_in()?;
     if let Some(to) = options.journal_dir {
-        journal_copies::follow(&engine.parts, &data, shards, to).map_err(StartError::Threads)?;
+        let copies = journal_copies::follow(&data, shards, to).map_err(StartError::Threads)?;
+        *engine.parts.journal_copies.lock() = Some(copies);
     }
     if let Some(plan) = options.backups {
         backup::follow(&engine, plan).map_err(StartError::Threads)?;

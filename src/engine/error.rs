@@ -60,6 +60,11 @@ pub enum StartError {
     /// No data directory was named.
     #[error("no data directory was named: call data_dir(…)")]
     NoDataDir,
+    /// Copies of the journals are wanted, and no backups that they could be laid over.
+    #[error(
+        "[backup] journal_dir holds what came since the last backup, and none are made: set [backup] every, or leave journal_dir empty"
+    )]
+    CopiesWithoutBackups,
     /// The thread that starts the engine is gone.
     #[error("the engine's start was cut off")]
     CutOff,

@@ -1,6 +1,9 @@
 //! All tasks of a running engine as lines: taken at one instant of each shard, read beside it, given out as fast as they
 //! are asked for.
 //!
+//! What does not read back is logged, place by place, and told to who asks how the export went: the lines alone can't say
+//! what is not among them.
+//!
 //! A few blocks wait for whoever takes them, so memory is bounded. While they are read no chunk is dropped, so disk is not
 //! given back; that is why one who stops taking is cut off.
 
@@ -8,11 +11,14 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::archive::{ArchiveError, Options, Progress, export};
+use crate::archive::{Options, Progress, export};
+use crate::causes::chain;
 use crate::engine::error::EngineError;
 use crate::engine::handle::Duetime;
+use crate::shard::snapshot::Fault;
 
 /// Blocks of some hundred KiB that wait to be taken.
 const BLOCKS_MAX: usize = 4;
@@ -36,12 +42,73 @@ pub enum ExportRefused {
     Engine(#[from] EngineError),
 }
 
+/// How an export goes, or went.
+#[derive(Clone, Debug)]
+pub struct ExportStatus {
+    /// Which, counted from the start.
+    pub number: u64,
+    /// Tasks given out.
+    pub tasks: u64,
+    /// How many places did not read back: what they hold was not given out.
+    pub left_out: u64,
+    /// The first of them.
+    pub places: Vec<Fault>,
+    /// `None` while it goes; whether it came to its end.
+    pub ended: Option<Result<(), String>>,
+}
+
+/// What is known of exports.
+#[derive(Debug)]
+pub(super) struct Exports {
+    /// A place for one.
+    room: Arc<Semaphore>,
+    latest: Mutex<Option<Latest>>,
+}
+
+#[derive(Debug)]
+struct Latest {
+    number: u64,
+    progress: Arc<Progress>,
+    ended: Option<Result<(), String>>,
+}
+
+impl Default for Exports {
+    fn default() -> Self {
+        Self {
+            room: Arc::new(Semaphore::new(1)),
+            latest: Mutex::new(None),
+        }
+    }
+}
+
+impl Exports {
+    /// Its number.
+    fn begin(&self, progress: &Arc<Progress>) -> u64 {
+        let mut latest = self.latest.lock();
+        let number = latest.as_ref().map_or(1, |before| before.number + 1);
+        *latest = Some(Latest {
+            number,
+            progress: Arc::clone(progress),
+            ended: None,
+        });
+        number
+    }
+
+    fn end(&self, how: Result<(), String>) {
+        if let Some(latest) = &mut *self.latest.lock() {
+            latest.ended = Some(how);
+        }
+    }
+}
+
 /// Lines, or that they were all, or why there are no more.
 type Piece = Result<Option<Vec<u8>>, String>;
 
 /// An export that is being made. Dropping it ends it.
 #[derive(Debug)]
 pub struct Export {
+    /// Which, counted from the start.
+    pub number: u64,
     pieces: mpsc::Receiver<Piece>,
 }
 
@@ -63,7 +130,8 @@ impl Duetime {
     /// While another is being made, a shard does not answer, or the engine stops.
     pub async fn export(&self, skip_damaged: bool) -> Result<Export, ExportRefused> {
         self.accepting()?;
-        let room = Arc::clone(&self.parts.exporting).try_acquire_owned();
+        let exports = Arc::clone(&self.parts.exports);
+        let room = Arc::clone(&exports.room).try_acquire_owned();
         let room = room.map_err(|_| ExportRefused::InProgress)?;
         let snapshots = self.snapshots().await;
         let snapshots = snapshots.map_err(ExportRefused::NoSnapshot)?;
@@ -88,32 +156,47 @@ impl Duetime {
                 None => Err(io::Error::other("the service is stopping")),
             }
         };
+        let progress = Arc::new(Progress::default());
+        let number = exports.begin(&progress);
         let work = move |_room: OwnedSemaphorePermit| {
-            let progress = Progress::default();
             let give = |block| give_out(Ok(Some(block)));
-            let last = match export::of_snapshots(snapshots, &give, &options, &progress) {
-                Ok(exported) => {
-                    tracing::info!(tasks = exported.tasks, "exported");
-                    Ok(None)
+            let exported = export::of_snapshots(snapshots, &give, &options, &progress);
+            let ended = exported.map_err(|error| chain(&error));
+            let left_out = progress.faults_count();
+            match &ended {
+                Ok(carried) if left_out == 0 => tracing::info!(tasks = carried.tasks, "exported"),
+                Ok(carried) => {
+                    tracing::warn!(
+                        tasks = carried.tasks,
+                        left_out,
+                        "exported, but for what does not read back"
+                    );
                 }
-                Err(error) => {
-                    let why = chain(&error);
-                    tracing::warn!(why, "an export was not ended");
-                    Err(why)
-                }
-            };
+                Err(why) => tracing::warn!(why, left_out, "an export was not ended"),
+            }
+            let ended = ended.map(drop);
+            // Before its last piece: who has taken that may ask.
+            exports.end(ended.clone());
             // Whoever has gone does not hear it.
-            let _ = give_out(last);
+            let _ = give_out(ended.map(|()| None));
         };
         std::thread::Builder::new()
             .name("export".to_owned())
             .spawn(move || work(room))
             .map_err(ExportRefused::Thread)?;
-        Ok(Export { pieces })
+        Ok(Export { number, pieces })
     }
-}
 
-fn chain(error: &ArchiveError) -> String {
-    let cause = std::error::Error::source(error);
-    cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+    /// How the latest export goes, or went.
+    pub fn export_status(&self) -> Option<ExportStatus> {
+        let latest = self.parts.exports.latest.lock();
+        let latest = latest.as_ref()?;
+        Some(ExportStatus {
+            number: latest.number,
+            tasks: latest.progress.done(),
+            left_out: latest.progress.faults_count(),
+            places: latest.progress.faults(),
+            ended: latest.ended.clone(),
+        })
+    }
 }

@@ -20,6 +20,7 @@ use crate::clock::{Clock, DurationMs, Now, WallMs};
 use crate::engine::backup::Backups;
 use crate::engine::disk::Disk;
 use crate::engine::error::{EngineError, StartError};
+use crate::engine::export::Exports;
 use crate::engine::journal_copies::JournalCopies;
 use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
@@ -90,8 +91,7 @@ pub(super) struct Parts {
     /// Where the registry stands, to be backed up; let go of before the directory is.
     pub files: Mutex<Option<RegistryFiles>>,
     pub backups: Backups,
-    /// A place for one export.
-    pub exporting: Arc<Semaphore>,
+    pub exports: Arc<Exports>,
     /// If the journals are copied.
     pub journal_copies: Mutex<Option<Arc<JournalCopies>>>,
     /// What lets a request at the store; it stands in the directory's lock.
@@ -104,6 +104,9 @@ impl Drop for Parts {
     fn drop(&mut self) {
         self.watchdog.shutdown();
         self.executors.handlers().close();
+        if let Some(copies) = &*self.journal_copies.lock() {
+            copies.let_end();
+        }
         if let Some(io) = self.io.lock().take() {
             io.shutdown_background();
         }

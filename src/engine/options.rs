@@ -167,7 +167,7 @@ impl Builder {
     }
 
     /// Where the journals are copied to as they grow, so that a backup and they bring back all but the last second. What
-    /// a planned backup has covered is removed there.
+    /// a planned backup has covered is removed there, so it takes [`backups`](Self::backups).
     #[must_use]
     pub fn journal_copies(mut self, dir: impl Into<PathBuf>) -> Self {
         self.journal_dir = Some(dir.into());

@@ -145,10 +145,13 @@ impl Duetime {
         let late = self.copy_status().filter(CopyStatus::is_late);
         let late = late.map(|status| {
             let why = status.failure.unwrap_or_else(|| "it is slow".to_owned());
-            format!(
-                "the journals' copies are {} s behind: {why}",
-                status.behind.0 / 1000
-            )
+            let seconds = status.without.0 / 1000;
+            match status.behind {
+                Some(_) => format!("the journals' copies are {seconds} s behind: {why}"),
+                None => {
+                    format!("the journals were not copied since the start {seconds} s ago: {why}")
+                }
+            }
         });
         Readiness {
             problems,

@@ -19,6 +19,8 @@ const STOP_LOOK: Duration = Duration::from_millis(10);
 const HAND_BACK_MAX: Duration = Duration::from_secs(5);
 /// Longest wait of a stop for its parts to end. One that is stuck by then is left behind.
 const PARTS_END_MAX: Duration = Duration::from_secs(5);
+/// Longest wait of a stop for what was committed last to be copied, too.
+const COPIES_END_MAX: Duration = Duration::from_secs(5);
 
 impl Duetime {
     /// Asks a shard to leave; the watchdog starts it anew from its store.
@@ -63,6 +65,11 @@ impl Duetime {
         let until = Instant::now() + PARTS_END_MAX;
         while !self.has_ended() && Instant::now() < until {
             tokio::time::sleep(STOP_LOOK).await;
+        }
+        // Only now is nothing more written to the journals.
+        let copies = self.parts.journal_copies.lock().clone();
+        if let Some(copies) = copies {
+            copies.end(COPIES_END_MAX).await;
         }
         drop(self.parts.files.lock().take());
         // Only now may another engine have the directory.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::clock::DurationMs;
 use crate::engine::handle::{BatchOp, Duetime, LeaseAsk};
 use crate::engine::registry::RegistryError;
-use crate::engine::{Builder, EngineError};
+use crate::engine::{Builder, EngineError, StartError};
 use crate::ids::{ShardId, TaskId};
 use crate::shard::create::Created;
 use crate::shard::messages::{OpDone, Target, Wants};
@@ -190,4 +190,17 @@ async fn a_stop_does_not_wait_for_ever_for_a_shard_that_takes_no_questions() {
     assert_eq!(drained.expect("an end"), 0);
     drop(filled);
     engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn copies_of_the_journals_without_backups_are_refused_before_anything_is_made() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (data, copies) = (home.path().join("data"), home.path().join("copies"));
+    let builder = Duetime::builder().data_dir(&data).journal_copies(&copies);
+    let refused = builder.start().await.expect_err("no backups are planned");
+    assert!(
+        matches!(refused, StartError::CopiesWithoutBackups),
+        "{refused}"
+    );
+    assert!(!data.exists() && !copies.exists());
 }

@@ -47,6 +47,7 @@ use url::Url;
 
 use super::egress::{Blocked, EgressPolicy, PermittedAddresses};
 use super::{ExecutorError, OwedReport, ReportSink, RunAttempt, Work};
+use crate::causes::{causes, chain};
 use crate::clock::{Clock, DurationMs, MonoMs, WallMs};
 use crate::failpoints;
 use crate::ids::{AttemptToken, TaskId};
@@ -644,25 +645,6 @@ fn broken(error: reqwest::Error) -> Failure {
         in_doubt: code == "protocol",
         ..failure(code, chain(&error))
     }
-}
-
-/// An error and all errors behind it.
-fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn StdError + 'static)> {
-    let first: &(dyn StdError + 'static) = error;
-    std::iter::successors(Some(first), |&error| {
-        // The `source` of an I/O error skips the error it was made of.
-        let made_of = error
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::get_ref);
-        made_of.map(|inner| inner as _).or_else(|| error.source())
-    })
-}
-
-/// What an error and all errors behind it say.
-fn chain(error: &reqwest::Error) -> String {
-    let mut texts: Vec<String> = causes(error).map(ToString::to_string).collect();
-    texts.dedup();
-    texts.join(": ")
 }
 
 fn blocked_address(blocked: &Blocked) -> Failure {

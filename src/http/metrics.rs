@@ -156,12 +156,15 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
         );
     }
     if let Some(copies) = engine.copy_status() {
-        page.gauge(
-            "journal_copy_behind_seconds",
-            "What was committed before is in the second directory",
-            "",
-            [("", copies.behind.0 as f64 / 1000.0)],
-        );
+        // Nobody knows how far behind they are while nothing was copied: the process before may have copied nothing too.
+        if let Some(behind) = copies.behind {
+            page.gauge(
+                "journal_copy_behind_seconds",
+                "What was committed before is in the second directory; absent while nothing was copied since the start",
+                "",
+                [("", behind.0 as f64 / 1000.0)],
+            );
+        }
         page.counter(
             "journal_copy_gaps",
             "Times that something was folded before it was copied; the next backup begins behind it",

@@ -140,6 +140,7 @@ fn routes(config: &mut ServiceConfig) {
         )
         .service(at("/v1/leases").route(web::post().to(leases::lease)))
         .configure(leases::mount)
+        .service(at("/v1/preview/cron").route(web::post().to(ops::preview_cron)))
         .service(at("/v1/preview/retry").route(web::post().to(ops::preview_retry)))
         .service(at("/v1/stats").route(web::get().to(ops::stats)))
         .service(at("/v1/shards").route(web::get().to(ops::shards)))
@@ -150,6 +151,7 @@ fn routes(config: &mut ServiceConfig) {
                 .route(web::post().to(store::backup)),
         )
         .service(at("/v1/store/export").route(web::get().to(store::export)))
+        .service(at("/v1/store/export/{number}").route(web::get().to(store::export_status)))
         .service(at("/v1/actors").route(web::get().to(ops::actors)))
         .service(
             at("/livez")

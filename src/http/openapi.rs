@@ -17,6 +17,7 @@ use crate::http::{batch, late, leases, metrics, ops, query, respond, store, task
         (name = "tasks", description = "Create, look at, change"),
         (name = "workers", description = "Lease due tasks and answer for them"),
         (name = "topics", description = "Defaults and pauses of a business line"),
+        (name = "schedules", description = "What repeats, and when people work"),
         (name = "operate", description = "How the service is")
     ),
     paths(
@@ -30,7 +31,8 @@ use crate::http::{batch, late, leases, metrics, ops, query, respond, store, task
         verbs::resolve_by_key, verbs::discard_by_key,
         leases::lease, leases::heartbeat, leases::complete, leases::fail, leases::snooze,
         topics::list, topics::get, topics::put, topics::delete, topics::pause, topics::resume,
-        ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, store::backup, store::backup_status, store::export, ops::actors, ops::livez, ops::readyz,
+        ops::preview_cron,
+        ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, store::backup, store::backup_status, store::export, store::export_status, ops::actors, ops::livez, ops::readyz,
         metrics::metrics
     )
 )]

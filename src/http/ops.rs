@@ -289,3 +289,20 @@ pub async fn preview_retry(req: HttpRequest, payload: Payload, api: Data<Api>) -
     })
     .await
 }
+
+/// The next times of a cron pattern by a zone's clocks, without creating anything.
+#[utoipa::path(post, path = "/v1/preview/cron", tag = "schedules", request_body = wire::cron::PreviewCron, responses(
+    (status = 200, description = "times strictly after `after`", body = wire::cron::Times),
+    (status = 422, description = "not a pattern, or one that never fires (`never_fires`)", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn preview_cron(req: HttpRequest, payload: Payload, api: Data<Api>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let body = api.json(&req, payload).await?;
+        let limits = api.in_limits();
+        // Rare patterns take milliseconds, and many of them at once would hold up other requests.
+        let times = actix_web::web::block(move || wire::cron::preview(&body, &limits)).await;
+        let times = times.map_err(|_| Problem::new(Code::Internal, "the preview was cut off"))?;
+        Ok(Answer::json(200, &times?))
+    })
+    .await
+}

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use actix_web::web::{Data, Payload};
+use actix_web::web::{Data, Path, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures_util::stream;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::engine::backup::{BackupRefused, BackupStatus};
-use crate::engine::export::{Export, ExportRefused};
+use crate::engine::export::{Export, ExportRefused, ExportStatus};
 use crate::http::answer::{Answer, problem_of};
 use crate::http::resent::once;
 use crate::http::{Api, BY, query, respond};
@@ -24,6 +24,8 @@ use crate::wire::time::Time;
 
 /// The header that carries the token.
 const TOKEN: &str = "duetime-admin-token";
+/// The header that says which export it is.
+const EXPORT: &str = "duetime-export";
 
 /// How far a backup is.
 #[derive(Debug, Serialize, ToSchema)]
@@ -62,6 +64,57 @@ impl From<BackupStatus> for BackupOut {
             tasks: status.tasks,
             tasks_total: status.tasks_total,
             bytes,
+            problem,
+        }
+    }
+}
+
+/// How an export went.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Export)]
+pub struct ExportOut {
+    /// Which, counted from the service's start.
+    number: u64,
+    /// `running`, `done` or `failed`.
+    #[schema(value_type = String)]
+    state: &'static str,
+    /// Tasks given out.
+    tasks: u64,
+    /// How many places did not read back: what they hold is not among the lines.
+    left_out: u64,
+    /// The first hundred of them.
+    places: Vec<PlaceOut>,
+    /// Why it failed.
+    problem: Option<String>,
+}
+
+/// Something that does not read back.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DamagedPlace)]
+pub struct PlaceOut {
+    /// File and offset, key or chunk.
+    place: String,
+    /// What is wrong with it.
+    why: String,
+}
+
+impl From<ExportStatus> for ExportOut {
+    fn from(status: ExportStatus) -> Self {
+        let (state, problem) = match status.ended {
+            None => ("running", None),
+            Some(Ok(())) => ("done", None),
+            Some(Err(why)) => ("failed", Some(why)),
+        };
+        let places = status.places.into_iter().map(|fault| PlaceOut {
+            place: fault.place,
+            why: fault.why,
+        });
+        Self {
+            number: status.number,
+            state,
+            tasks: status.tasks,
+            left_out: status.left_out,
+            places: places.collect(),
             problem,
         }
     }
@@ -145,7 +198,8 @@ pub async fn backup_status(req: HttpRequest, api: Data<Api>) -> HttpResponse {
 }
 
 /// Each task as one line of JSON, with its log and attempts, as all were when the request came. One that is cut off was
-/// not ended: the connection breaks then.
+/// not ended: the connection breaks then. What was left out `GET /v1/store/export/{number}` tells, with the number in the
+/// header `duetime-export`; the log names each place.
 #[utoipa::path(get, path = "/v1/store/export", tag = "operate", operation_id = "export",
     params(("duetime-admin-token" = String, Header, description = "the token in the data directory's LOCK file"),
            ("skip_damaged" = Option<bool>, Query, description = "leave out what does not read back")),
@@ -184,10 +238,34 @@ pub async fn export(req: HttpRequest, api: Data<Api>) -> HttpResponse {
     };
     match begun.await {
         Ok(export) => HttpResponse::Ok()
+            .insert_header((EXPORT, export.number.to_string()))
             .content_type("application/x-ndjson")
             .streaming(stream::unfold(export, next_lines)),
         Err(problem) => Answer::from(problem).respond(),
     }
+}
+
+/// How an export goes, or went: how many tasks, and what was left out because it does not read back. Of the latest.
+#[utoipa::path(get, path = "/v1/store/export/{number}", tag = "operate", operation_id = "export_status",
+    params(("number" = u64, Path, description = "the export's `duetime-export`"),
+           ("duetime-admin-token" = String, Header, description = "the token in the data directory's LOCK file")),
+    responses(
+    (status = 200, description = "how it goes", body = ExportOut),
+    (status = 403, description = "without the token, or from elsewhere", body = wire::problem::ProblemBody, content_type = "application/problem+json"),
+    (status = 404, description = "another was begun since, or none of this number", body = wire::problem::ProblemBody, content_type = "application/problem+json")))]
+pub async fn export_status(req: HttpRequest, number: Path<String>, api: Data<Api>) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        admit(&req, &api)?;
+        let status = api.engine.export_status();
+        let status = status.filter(|status| status.number.to_string() == *number);
+        let none = || Problem::new(Code::NotFound, "the latest export has another number");
+        Ok(Answer::json(
+            200,
+            &ExportOut::from(status.ok_or_else(none)?),
+        ))
+    })
+    .await
 }
 
 async fn next_lines(mut export: Export) -> Option<(Result<Bytes, io::Error>, Export)> {

@@ -21,6 +21,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::store::directory;
+
 /// The version of what is stored; a start refuses another.
 const FORMAT: &str = "duetime-format 2";
 /// So much is shown of a format that is not ours.
@@ -181,9 +183,9 @@ impl DataDir {
                 // Before the format, so that one that is missing later was lost.
                 for shard in 0..shards {
                     let path = dir.shard(shard);
-                    fs::create_dir_all(&path).map_err(failed("create", &path))?;
+                    directory::make(&path).map_err(failed("create", &path))?;
                 }
-                sync_directory(&path.join("shards")).map_err(failed("sync", path))?;
+                directory::sync(&path.join("shards")).map_err(failed("sync", path))?;
                 write_format(path, shards).map_err(failed("write the format to", path))?;
                 shards
             }
@@ -228,7 +230,7 @@ impl DataDir {
 
     /// Takes the lock, says who holds it, and finishes a swap that was cut off.
     fn take(path: &Path) -> Result<Self, DataDirError> {
-        fs::create_dir_all(path).map_err(failed("create the data directory", path))?;
+        directory::make(path).map_err(failed("create the data directory", path))?;
         let lock_path = path.join("LOCK");
         let lock = OpenOptions::new()
             .read(true)
@@ -294,8 +296,8 @@ impl DataDir {
     /// When the file system refuses.
     pub fn build(&self) -> Result<PathBuf, DataDirError> {
         let new = self.path.join(swap::NEW);
-        remove_all(&new).map_err(failed("remove", &new))?;
-        fs::create_dir(&new).map_err(failed("create", &new))?;
+        directory::remove(&new).map_err(failed("remove", &new))?;
+        directory::make_new(&new).map_err(failed("create", &new))?;
         Ok(new)
     }
 
@@ -305,7 +307,7 @@ impl DataDir {
     /// When the file system refuses.
     pub fn give_up(&self) -> Result<(), DataDirError> {
         let new = self.path.join(swap::NEW);
-        remove_all(&new).map_err(failed("remove", &new))
+        directory::remove(&new).map_err(failed("remove", &new))
     }
 
     /// Puts what was built, and is durable, in the place of what was stored: the shards, now so many, and the registry
@@ -384,18 +386,6 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DataDir
     }
 }
 
-/// Removes a directory with all that is in it, if it is there.
-fn remove_all(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
-    }
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
 fn read_format(text: &str) -> Option<u16> {
     // A shard more or less would look for tasks in the wrong place: the text has a sum.
     let (said, check) = text.split_at(text.rfind("check ")?);
@@ -421,17 +411,7 @@ fn read_shards(line: &str) -> Option<u16> {
 fn write_format(dir: &Path, shards: u16) -> io::Result<()> {
     let said = format!("{FORMAT}\nshards {shards}\n");
     let check = check_of(&said);
-    write_whole(dir, "FORMAT", &(said + &check))
-}
-
-/// Written aside, synced and renamed, so that a crash leaves either no file or a whole one.
-fn write_whole(dir: &Path, name: &str, text: &str) -> io::Result<()> {
-    let aside = dir.join(format!("{name}.new"));
-    let file = File::create(&aside)?;
-    file.write_all_at(text.as_bytes(), 0)?;
-    file.sync_all()?;
-    fs::rename(&aside, dir.join(name))?;
-    sync_directory(dir)
+    directory::write_whole(dir, "FORMAT", &(said + &check))
 }
 
 #[cfg(test)]

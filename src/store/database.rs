@@ -25,7 +25,7 @@ use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::store::StoreError;
+use crate::store::{StoreError, directory};
 
 /// Largest entry, in bytes: key and value.
 pub const ENTRY_BYTES_MAX: usize = 24 * 1024;
@@ -67,7 +67,7 @@ impl Database {
     /// # Errors
     /// I/O and corruption.
     pub fn open(path: &Path, cache_bytes: u64, flush_every_ms: u64) -> Result<Self, StoreError> {
-        fs::create_dir_all(path).map_err(|source| io_error("create", path, source))?;
+        directory::make(path).map_err(|source| io_error("create", path, source))?;
         let end = Instant::now() + LOCK_WAIT_MAX;
         let db = loop {
             match caught(path, || Ok(open_once(path, cache_bytes, flush_every_ms)))? {
@@ -85,8 +85,8 @@ impl Database {
         // sled syncs neither its directory nor, with `flush`, its file.
         let file = File::open(path.join("conf"))
             .and_then(|settings| settings.sync_all())
-            .and_then(|()| sync_directory(path))
-            .and_then(|()| path.parent().map_or(Ok(()), sync_directory))
+            .and_then(|()| directory::sync(path))
+            .and_then(|()| path.parent().map_or(Ok(()), directory::sync))
             .and_then(|()| File::open(path.join("db")))
             .map_err(|source| io_error("open", path, source))?;
         let path = path.to_owned();
@@ -278,10 +278,6 @@ fn corrupt_file(path: &Path, why: &str) -> StoreError {
 fn is_locked(error: &io::Error) -> bool {
     // sled keeps neither the kind nor the number of the system's answer.
     error.to_string().contains("could not acquire lock")
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
 }
 
 fn io_error(doing: &'static str, file: &Path, source: io::Error) -> StoreError {

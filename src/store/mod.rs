@@ -22,6 +22,7 @@ pub mod codec;
 mod conformance;
 pub mod data_dir;
 pub mod database;
+pub mod directory;
 pub mod local;
 pub mod mem;
 

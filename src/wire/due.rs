@@ -16,16 +16,7 @@ pub struct InLimits {
 
 /// Reads the fields `due_at`, `tz` and `delay`; `None` when there is no time, or it is wrong and noted.
 pub(super) fn when(body: &Object<'_, '_>, limits: &InLimits) -> Option<When> {
-    let zone = body.optional("tz", |node| {
-        let name = node.line(64)?;
-        let unknown = || {
-            node.refuse(
-                "unknown_zone",
-                "is no time zone of the IANA database such as Europe/Berlin",
-            )
-        };
-        time::zone(&name).or_else(unknown)
-    });
+    let zone = body.optional("tz", zone);
     let zone_is_wrong = body.has("tz") && zone.is_none();
     if body.has("tz") && !body.has("due_at") {
         return body.refuse("tz", "conflict", "only goes with `due_at`");
@@ -65,6 +56,18 @@ fn due_at(
         Ok(at) => Some(at),
         Err(error) => node.refuse(error.code(), error.to_string()),
     }
+}
+
+/// Reads the name of a time zone.
+pub(super) fn zone(node: Node<'_, '_>) -> Option<jiff::tz::TimeZone> {
+    let name = node.line(64)?;
+    let unknown = || {
+        node.refuse(
+            "unknown_zone",
+            "is no time zone of the IANA database such as Europe/Berlin",
+        )
+    };
+    time::zone(&name).or_else(unknown)
 }
 
 /// Reads a delay.

@@ -24,6 +24,7 @@ use utoipa::ToSchema;
 
 use crate::clock::{DurationMs, WallMs};
 use crate::task::duration;
+use crate::wire::decode::Node;
 
 /// Why a text is not an instant.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -94,6 +95,19 @@ pub fn parse(text: &str, zone: Option<&TimeZone>) -> Result<WallMs, TimeError> {
             .unwrap_or(i64::MAX)
             .saturating_add(part_ms),
     ))
+}
+
+/// Reads an instant of a body. One without an offset is what the zone's clocks show.
+pub(super) fn read(node: Node<'_, '_>, zone: Option<&TimeZone>) -> Option<WallMs> {
+    let text = node.text()?;
+    let mut read = parse(&text, None);
+    if zone.is_some() && matches!(read, Err(TimeError::OffsetMissing(_))) {
+        read = parse(&text, zone);
+    }
+    match read {
+        Ok(at) => Some(at),
+        Err(error) => node.refuse(error.code(), error.to_string()),
+    }
 }
 
 /// The parts of a time, as they are written.

@@ -18,6 +18,7 @@ use crate::store::StoreError;
 use crate::store::chunk::{ChunkIndex, Mask};
 use crate::store::codec::decode_task;
 use crate::store::data_dir::DataDir;
+use crate::store::directory;
 use crate::store::local::inspect::Inspection;
 
 /// Where what was damaged is kept.
@@ -149,7 +150,7 @@ fn salvage(
 }
 
 fn keep(aside: &Path, name: &str, bytes: &[u8]) -> Result<(), ArchiveError> {
-    fs::create_dir_all(aside).map_err(ArchiveError::io("create", aside))?;
+    directory::make(aside).map_err(ArchiveError::io("create", aside))?;
     let path = aside.join(name);
     fs::write(&path, bytes)
         .and_then(|()| fs::File::open(&path)?.sync_all())

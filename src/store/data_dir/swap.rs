@@ -12,7 +12,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::{read_shards, remove_all, sync_directory, write_format, write_whole};
+use super::{read_shards, write_format};
+use crate::store::directory;
 
 /// Where it is built.
 pub(super) const NEW: &str = "new";
@@ -28,9 +29,9 @@ pub(super) fn is_due(data: &Path) -> bool {
 
 /// What is built counts from here on.
 pub(super) fn begin(data: &Path, shards: u16) -> io::Result<()> {
-    remove_all(&data.join(OLD))?;
-    sync_directory(&data.join(NEW))?;
-    write_whole(data, SWAP, &format!("shards {shards}\n"))
+    directory::remove(&data.join(OLD))?;
+    directory::sync(&data.join(NEW))?;
+    directory::write_whole(data, SWAP, &format!("shards {shards}\n"))
 }
 
 /// Goes through with a swap that has begun, if one has.
@@ -38,7 +39,7 @@ pub(super) fn finish(data: &Path) -> io::Result<()> {
     let (new, old) = (data.join(NEW), data.join(OLD));
     let said = match fs::read_to_string(data.join(SWAP)) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return remove_all(&old),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return directory::remove(&old),
         Err(error) => return Err(error),
     };
     let shards = said.lines().next().and_then(read_shards);
@@ -49,17 +50,17 @@ pub(super) fn finish(data: &Path) -> io::Result<()> {
             continue;
         }
         if place.exists() {
-            fs::create_dir_all(&old)?;
+            directory::make(&old)?;
             fs::rename(&place, old.join(part))?;
         }
         fs::rename(&built, &place)?;
     }
-    sync_directory(data)?;
+    directory::sync(data)?;
     write_format(data, shards)?;
     fs::remove_file(data.join(SWAP))?;
-    sync_directory(data)?;
-    remove_all(&new)?;
-    remove_all(&old)
+    directory::sync(data)?;
+    directory::remove(&new)?;
+    directory::remove(&old)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@
 //! random name among the shards, which goes with them, keeps these apart.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ use uuid::Uuid;
 use super::journal::{Followed, Journal, JournalDirectory, SegmentId};
 use super::path_of;
 use crate::ids::ShardId;
-use crate::store::{Batch, StoreError};
+use crate::store::{Batch, StoreError, directory};
 
 /// So much of a segment is read at a time, unless a frame is longer.
 const BLOCK_BYTES: usize = 256 * 1024;
@@ -51,13 +51,10 @@ impl Copies {
     /// Of either file system.
     pub fn begin(data: &Path, shards: u16, to: &Path) -> io::Result<Self> {
         let lineage = lineage_of(&path_of(data, ShardId(0)))?;
-        let to = to.join(&lineage);
         let shards = (0..shards).map(|shard| {
-            let to = place_in(&to, shard);
-            fs::create_dir_all(&to)?;
-            for above in to.ancestors().take(3) {
-                File::open(above)?.sync_all()?;
-            }
+            let to = place_of(to, &lineage, shard);
+            directory::make(&to)?;
+            to.ancestors().take(3).try_for_each(directory::sync)?;
             ShardCopy::resume(path_of(data, ShardId(shard)).join("journal"), to)
         });
         let shards = shards.collect::<io::Result<_>>()?;
@@ -87,6 +84,12 @@ impl Copies {
         self.shards.iter().map(ShardCopy::position).collect()
     }
 
+    /// Of each shard the sequence that is copied, though its last may be one that nobody was told of.
+    pub fn sequences(&self) -> Vec<u64> {
+        let at = self.shards.iter().map(|shard| shard.at);
+        at.map(|at| at.map_or(0, |at| at.sequence)).collect()
+    }
+
     /// How often something was dropped that had not been copied.
     pub fn gaps(&self) -> u64 {
         self.shards.iter().map(|shard| shard.gaps).sum()
@@ -105,8 +108,8 @@ impl Copies {
 }
 
 /// Where the copies of a shard are.
-fn place_in(copies: &Path, shard: u16) -> PathBuf {
-    copies.join(format!("{shard:03}"))
+pub fn place_of(copies: &Path, lineage: &str, shard: u16) -> PathBuf {
+    copies.join(lineage).join(format!("{shard:03}"))
 }
 
 /// The name of the journals that there are, made up if they have none yet.
@@ -119,10 +122,7 @@ fn lineage_of(shard: &Path) -> io::Result<String> {
         Err(error) => return Err(error),
     }
     let name = Uuid::new_v4().simple().to_string();
-    let mut file = File::create(&path)?;
-    file.write_all(name.as_bytes())?;
-    file.sync_all()?;
-    File::open(shard)?.sync_all()?;
+    directory::write_whole(shard, LINEAGE, &name)?;
     Ok(name)
 }
 
@@ -139,7 +139,7 @@ struct ShardCopy {
 
 impl ShardCopy {
     fn resume(from: PathBuf, to: PathBuf) -> io::Result<Self> {
-        let last = segments_in(&to)?.pop();
+        let last = SegmentId::all_in(&to)?.pop();
         let at = match last {
             Some(id) => {
                 let bytes = fs::read(to.join(id.to_string()))?;
@@ -173,15 +173,19 @@ impl ShardCopy {
                 return Err(ErrorKind::NotFound.into());
             }
         }
-        let mut ids = segments_in(&self.from)?;
-        // A segment is complete before the next one has a name, so each is read to its end after the names.
-        ids.retain(|id| self.at.is_none_or(|at| *id >= at.id));
+        let mut ids = SegmentId::all_in(&self.from)?;
+        // A segment is complete before the next one has a name, so each is read to its end after the names; the one that
+        // is open also when it has lost its own since.
+        self.catch_up()?;
+        let is_open = self.open.is_some();
+        ids.retain(|id| {
+            self.at
+                .is_none_or(|at| *id > at.id || *id == at.id && !is_open)
+        });
         for id in ids {
-            let is_open = self.open.is_some() && self.at.is_some_and(|at| at.id == id);
-            if !is_open && !self.turn_to(id)? {
-                continue;
+            if self.turn_to(id)? {
+                self.catch_up()?;
             }
-            self.catch_up()?;
         }
         Ok(())
     }
@@ -210,7 +214,7 @@ impl ShardCopy {
         }
         copy.write_all_at(&opening, 0)?;
         copy.sync_all()?;
-        File::open(&self.to)?.sync_all()?;
+        directory::sync(&self.to)?;
         if let Some(before) = self.at.filter(|before| before.id != id) {
             let follows = next
                 .previous
@@ -257,7 +261,7 @@ impl ShardCopy {
     }
 
     fn drop_through(&self, position: u64) -> io::Result<()> {
-        let ids = segments_in(&self.to)?;
+        let ids = SegmentId::all_in(&self.to)?;
         for pair in ids.windows(2) {
             let next = File::open(self.to.join(pair[1].to_string()))?;
             let opening = read_at(&next, 0, Followed::OPENING_BYTES)?;
@@ -286,17 +290,7 @@ fn read_at(file: &File, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
     Ok(read)
 }
 
-/// In order.
-fn segments_in(directory: &Path) -> io::Result<Vec<SegmentId>> {
-    let mut ids = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        ids.extend(entry?.file_name().to_str().and_then(SegmentId::parse));
-    }
-    ids.sort_unstable();
-    Ok(ids)
-}
-
-/// Reads one shard's copies of a lineage under `copies`, from behind a sequence on.
+/// Reads one shard's copies of a lineage under `copies`, from behind a sequence on; the last sequence that they have.
 ///
 /// # Errors
 /// When some of it is missing or damaged, or of what `visit` refuses.
@@ -306,8 +300,8 @@ pub fn replay(
     shard: u16,
     after: u64,
     visit: &mut dyn FnMut(Batch),
-) -> Result<(), StoreError> {
-    let place = place_in(&copies.join(lineage), shard);
+) -> Result<u64, StoreError> {
+    let place = place_of(copies, lineage, shard);
     if !place.is_dir() {
         return Err(StoreError::Corrupt {
             place: place.display().to_string(),
@@ -315,11 +309,11 @@ pub fn replay(
         });
     }
     let files = Box::new(JournalDirectory::open(&place)?);
-    Journal::open(files, after, &mut |frame| {
+    let journal = Journal::open(files, after, &mut |frame| {
         visit(Batch::decode(frame.payload).map_err(|damaged| damaged.to_string())?);
         Ok(())
     })?;
-    Ok(())
+    Ok(journal.last_sequence())
 }
 
 #[cfg(test)]
@@ -333,7 +327,13 @@ mod tests {
         journal: Journal,
     }
 
+    const JOURNAL: &str = "data/shards/000/journal";
+
     impl Pair {
+        fn journal_path(&self) -> PathBuf {
+            self.home.path().join(JOURNAL)
+        }
+
         fn new() -> Self {
             let home = tempfile::tempdir().unwrap();
             let journal = Self::opened(home.path(), 1);
@@ -341,7 +341,7 @@ mod tests {
         }
 
         fn opened(home: &Path, epoch: u64) -> Journal {
-            let files = JournalDirectory::open(&home.join("data/shards/000/journal")).unwrap();
+            let files = JournalDirectory::open(&home.join(JOURNAL)).unwrap();
             let mut journal = Journal::open(Box::new(files), 0, &mut |_| Ok(())).unwrap();
             journal.start_epoch(ShardEpoch(epoch)).unwrap();
             journal
@@ -430,6 +430,43 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_that_was_dropped_while_it_is_read_is_copied_to_its_end() {
+        let mut pair = Pair::new();
+        let mut copies = pair.begin();
+        pair.commit(1);
+        copies.round().unwrap();
+        pair.commit(2);
+        let covered = pair.journal.last_sequence();
+        // A segment of its own, for another owner.
+        pair.journal = Pair::opened(pair.home.path(), 2);
+        pair.commit(3);
+        pair.journal.drop_through(covered).unwrap();
+        let left = SegmentId::all_in(&pair.journal_path()).unwrap();
+        assert_eq!(left.len(), 1);
+        copies.round().unwrap();
+        assert_eq!(copies.gaps(), 0);
+        assert_eq!(pair.copied(&copies, 0).unwrap(), [1, 2, 3]);
+        assert_eq!((copies.positions(), copies.sequences()), (vec![2], vec![3]));
+    }
+
+    #[test]
+    fn the_directories_of_the_copies_are_for_their_owner_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let pair = Pair::new();
+        let copies = pair.begin();
+        let place = pair
+            .home
+            .path()
+            .join("to")
+            .join(copies.lineage())
+            .join("000");
+        for made in place.ancestors().take(3) {
+            let mode = fs::metadata(made).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o700, "{}", made.display());
+        }
+    }
+
+    #[test]
     fn a_second_directory_that_comes_back_is_caught_up_with() {
         let mut pair = Pair::new();
         let mut copies = pair.begin();
@@ -465,7 +502,8 @@ mod tests {
         copies.drop_through(&[5]).unwrap();
         assert_eq!(pair.copied(&copies, 5).unwrap(), [6, 7, 8, 9]);
         let place = pair.home.path().join("to").join(copies.lineage());
-        assert_eq!(segments_in(&place.join("000")).unwrap().len(), 5);
+        let left = SegmentId::all_in(&place.join("000")).unwrap();
+        assert_eq!(left.len(), 5);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::JournalError;
+use crate::store::directory;
 
 /// Number of a segment file, from 1. Shown as the file's name, which sorts like the number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -19,8 +20,18 @@ impl fmt::Display for SegmentId {
 }
 
 impl SegmentId {
-    pub(in crate::store::local) fn parse(name: &str) -> Option<Self> {
+    fn parse(name: &str) -> Option<Self> {
         name.strip_suffix(".segment")?.parse().ok().map(Self)
+    }
+
+    /// Those of a directory, oldest first.
+    pub(in crate::store::local) fn all_in(directory: &Path) -> io::Result<Vec<Self>> {
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            ids.extend(entry?.file_name().to_str().and_then(Self::parse));
+        }
+        ids.sort_unstable();
+        Ok(ids)
     }
 }
 
@@ -70,12 +81,10 @@ impl JournalDirectory {
             file: path.to_owned(),
             source,
         };
-        fs::create_dir_all(path).map_err(failed)?;
+        directory::make(path).map_err(failed)?;
         let path = path.canonicalize().map_err(failed)?;
         for above in path.ancestors().skip(1).take(4) {
-            File::open(above)
-                .and_then(|d| d.sync_all())
-                .map_err(failed)?;
+            directory::sync(above).map_err(failed)?;
         }
         let handle = File::open(&path).map_err(failed)?;
         Ok(Self { path, handle })
@@ -88,11 +97,7 @@ impl JournalFiles for JournalDirectory {
     }
 
     fn list(&self) -> io::Result<Vec<SegmentId>> {
-        let mut ids = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
-            ids.extend(entry?.file_name().to_str().and_then(SegmentId::parse));
-        }
-        Ok(ids)
+        SegmentId::all_in(&self.path)
     }
 
     fn read(&self, id: SegmentId, bytes_max: u64) -> io::Result<Vec<u8>> {
