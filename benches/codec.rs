@@ -25,6 +25,7 @@ fn typical_task() -> Task {
             headers: Vec::new(),
             expect_status: Vec::new(),
             success_if: None,
+            complete_by: None,
         }),
         payload: Some(RawJson::from(
             r#"{"order_id":42,"customer":"c-17","amount_cents":129900}"#.to_owned(),

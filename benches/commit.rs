@@ -36,6 +36,7 @@ impl Batches {
                 headers: Vec::new(),
                 expect_status: Vec::new(),
                 success_if: None,
+                complete_by: None,
             }),
             payload: Some(RawJson::from(
                 r#"{"order_id":42,"customer":"c-17","amount_cents":129900}"#.to_owned(),

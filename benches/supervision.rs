@@ -7,6 +7,13 @@
 //!   20 ms ahead of its instant: so long may it take.
 //! - *From fault to serving*: a shard with 10 000 pending tasks panics; until a create that falls on it is committed
 //!   again. Beside it a start of the whole engine over the same tasks. 50 ms is the limit.
+//! - *From verdict to serving*: a shard whose thread hangs, from when that is seen until its replacement runs, and until
+//!   that has committed a create. 50 ms is the limit. With a million pending tasks it is a second, and only measured when
+//!   it is asked for:
+//!
+//! ```sh
+//! cargo bench --features failpoints --bench supervision -- "a million pending"
+//! ```
 
 #![expect(clippy::print_stdout, reason = "a bench says what it measured")]
 
@@ -24,8 +31,12 @@ use duetime::failpoints::set;
 use duetime::ids::ShardId;
 use duetime::shard::wakes::WakeBoard;
 use duetime::supervision::liveness::verdict;
-use duetime::supervision::{Bounds, ChildStatus, NamedArbiter, Pulse, named_arbiter};
-use duetime::{Action, BatchOp, Created, Duetime, NewTask, OpDone, TopicName, Wants};
+use duetime::supervision::{
+    Bounds, ChildStatus, NamedArbiter, Pulse, Supervision, Verdict, named_arbiter,
+};
+use duetime::{
+    Action, BatchOp, Builder, Created, Duetime, DurationMs, NewTask, OpDone, TopicName, Wants,
+};
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Runtime;
 
@@ -190,9 +201,23 @@ fn task() -> NewTask {
         .after(Duration::from_secs(24 * 3600))
 }
 
+fn builder(data: &Path) -> Builder {
+    Duetime::builder().data_dir(data).shards(1)
+}
+
 async fn engine(data: &Path) -> Duetime {
-    let engine = Duetime::builder().data_dir(data).shards(1).start().await;
-    engine.expect("it starts")
+    builder(data).start().await.expect("it starts")
+}
+
+/// So many tasks, pending.
+async fn fill(engine: &Duetime, count: usize) {
+    for part in (0..count).step_by(10_000) {
+        let creates = (part..count.min(part + 10_000)).map(|_| BatchOp::Create(Box::new(task())));
+        for done in engine.batch(creates, None, Wants::Slim, "bench").await {
+            let is_new = matches!(done, Ok(OpDone::Created(Created::New(_))));
+            assert!(is_new, "{done:?}");
+        }
+    }
 }
 
 fn shard(engine: &Duetime) -> ChildStatus {
@@ -252,11 +277,7 @@ fn fault_to_serving(c: &mut Criterion) {
     let data = tempfile::tempdir().expect("a directory");
     let house = runtime.block_on(async {
         let engine = engine(data.path()).await;
-        let creates = (0..PENDING).map(|_| BatchOp::Create(Box::new(task())));
-        for done in engine.batch(creates, None, Wants::Slim, "bench").await {
-            let is_new = matches!(done, Ok(OpDone::Created(Created::New(_))));
-            assert!(is_new, "{done:?}");
-        }
+        fill(&engine, PENDING).await;
         engine
     });
     let mut group = c.benchmark_group("from fault to serving");
@@ -292,10 +313,112 @@ fn fault_to_serving(c: &mut Criterion) {
         });
     });
     group.finish();
-    downs.sort_unstable();
-    let at = |percent: usize| downs[(downs.len() * percent).div_ceil(100) - 1];
-    println!("{} panics: p50 {:?}, p99 {:?}", downs.len(), at(50), at(99));
+    tell(&format!("{} panics", downs.len()), downs);
 }
 
-criterion_group!(benches, pulses, fan_out, fault_to_serving);
+/// p50, p99 and the worst.
+fn tell(what: &str, mut all: Vec<Duration>) {
+    all.sort_unstable();
+    let at = |percent: usize| all[(all.len() * percent).div_ceil(100) - 1];
+    println!(
+        "{what}: p50 {:?}, p99 {:?}, at most {:?}",
+        at(50),
+        at(99),
+        at(100)
+    );
+}
+
+/// One thread that hangs: from the verdict until the replacement runs, and until it serves.
+async fn hang(engine: &Duetime) -> (Duration, Duration) {
+    let before = shard(engine).restarts;
+    set(POINT, "1*pause").expect("it is in the list");
+    let waits = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.create(task(), "bench").await }
+    });
+    let mut verdict = None;
+    let began = Instant::now();
+    let replaced = loop {
+        let now = shard(engine);
+        let is_stuck = now
+            .pulse
+            .is_some_and(|pulse| pulse.verdict == Verdict::Stuck);
+        if is_stuck || now.quarantined > 0 {
+            verdict.get_or_insert_with(Instant::now);
+        }
+        if let Some(at) = verdict
+            && now.is_running()
+            && now.restarts > before
+        {
+            break at.elapsed();
+        }
+        assert!(began.elapsed() < SOON, "{now:?}");
+        tokio::time::sleep(Duration::from_micros(200)).await;
+    };
+    let serves = replaced + until_it_serves(engine).await;
+    set(POINT, "off").expect("it is in the list");
+    drop(waits.await.expect("no panic"));
+    until(engine, |child| child.quarantined == 0).await;
+    // So that this one does not count when the next is judged.
+    let restarts = shard(engine).restarts;
+    engine.restart_part("shard-00").expect("it is known");
+    until(engine, |child| {
+        child.is_running() && child.restarts > restarts
+    })
+    .await;
+    until_it_serves(engine).await;
+    (replaced, serves)
+}
+
+/// Without criterion, which would have each of them take minutes.
+fn verdict_to_serving(_: &mut Criterion) {
+    const SIZES: [(&str, usize, usize, bool); 2] = [
+        ("ten thousand pending", PENDING, 50, false),
+        ("a million pending", 1_000_000, 20, true),
+    ];
+    let group = "from verdict to serving";
+    let filter = std::env::args().skip(1).find(|it| !it.starts_with('-'));
+    for (name, pending, times, only_if_asked) in SIZES {
+        let full = format!("{group}/{name}");
+        let is_meant = filter
+            .as_ref()
+            .map_or(!only_if_asked, |it| full.contains(it));
+        if !is_meant {
+            continue;
+        }
+        let runtime = Runtime::new().expect("there are threads");
+        let data = tempfile::tempdir().expect("a directory");
+        let supervision = Supervision {
+            bounds: Some(Bounds {
+                late: DurationMs(250),
+                stuck: DurationMs(500),
+                ..Bounds::default()
+            }),
+            ..Supervision::default()
+        };
+        let engine = builder(data.path()).supervision(supervision).start();
+        let engine = runtime.block_on(engine).expect("it starts");
+        runtime.block_on(fill(&engine, pending));
+        let took: Vec<_> = (0..times)
+            .map(|_| runtime.block_on(hang(&engine)))
+            .collect();
+        tell(
+            &format!("{full}: replaced"),
+            took.iter().map(|it| it.0).collect(),
+        );
+        tell(
+            &format!("{full}: serves"),
+            took.iter().map(|it| it.1).collect(),
+        );
+        runtime.block_on(engine.shutdown());
+    }
+}
+
+criterion_group!(
+    benches,
+    pulses,
+    fan_out,
+    fault_to_serving,
+    verdict_to_serving
+);
 criterion_main!(benches);

@@ -73,6 +73,11 @@ impl DurationMs {
         Self(seconds * 1000)
     }
 
+    /// A length of the standard library's type, less what is under a millisecond.
+    pub fn of(length: Duration) -> Self {
+        Self(u64::try_from(length.as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// The length as the standard library's type.
     pub fn to_std(self) -> Duration {
         Duration::from_millis(self.0)

@@ -43,7 +43,7 @@ use crate::watchdog::Bounds;
 mod values;
 
 use values::Setting;
-pub use values::{ByteSize, LogFilter, LogFormat};
+pub use values::{ByteSize, LogFilter, LogFormat, PublicUrl};
 
 /// What all configuration variables begin with.
 const PREFIX: &str = "DUETIME_";
@@ -132,6 +132,9 @@ sections! {
             within DurationMs(1)..=days(1), "longer than zero and at most P1D";
         /// HTTP threads; 0 = as many as cores.
         workers: usize = 0, within 0..=1024, "at most 1024";
+        /// Under which name receivers find this service, for the URLs by which they complete later; empty = the address
+        /// that is listened on, if it is a single one.
+        public_url: PublicUrl = PublicUrl::default();
         /// Most open connections, all threads together.
         connections_max: usize = 25_000, within 1..=1_000_000, "from 1 to 1000000";
     }
@@ -187,7 +190,9 @@ sections! {
         allow_private: bool = false;
         /// Attempts that may run at a time, all shards together.
         running: usize = 512, within 1..=1_000_000, "from 1 to 1000000";
-        /// Of them, those to one host and port; each shard may have its part, rounded up.
+        /// Questions of polls that may be out at a time, beside them; and as many last ones.
+        questions: usize = 256, within 1..=1_000_000, "from 1 to 1000000";
+        /// Of either, those to one host and port; each shard may have its part, rounded up.
         per_host: usize = 128, within 1..=1_000_000, "from 1 to 1000000";
     }
 

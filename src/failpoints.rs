@@ -28,7 +28,8 @@
 //! and the others go on.
 //!
 //! `FAILPOINTS` is read when the first point is reached. One that is wrong panics there, so that nobody takes a
-//! misspelt experiment for a passed one. A test in the same process calls `set`.
+//! misspelt experiment for a passed one. A test in the same process calls `set`, and asks with `reached` whether what it
+//! has set was met at all: a fault that never struck proves nothing.
 //!
 //! It knows nothing of what it interrupts, and imports nothing of ours.
 
@@ -83,6 +84,7 @@ pub const POINTS: &[(&str, &str)] = &[
         "shard::future",
         "before a batch is committed, on the thread that does it",
     ),
+    ("shard::read", "before a shard reads a chunk"),
     ("shard::stopped", "when a shard's actor ends"),
     ("scheduler::started", "when the scheduler begins"),
     ("scheduler::handler", "before it tells shards the time"),
@@ -125,22 +127,27 @@ pub fn reach(_name: &'static str) -> io::Result<()> {
 }
 
 #[cfg(feature = "failpoints")]
-pub use armed::set;
+pub use armed::{reached, set};
 
 #[cfg(feature = "failpoints")]
 mod armed {
+    use std::collections::HashMap;
     use std::io;
-    use std::sync::Once;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{LazyLock, Once};
     use std::time::Duration;
 
     use nix::errno::Errno;
     use nix::sys::signal::{Signal, raise};
+    use parking_lot::Mutex;
 
     use super::POINTS;
 
     /// How long a late death is awaited.
     const LATE: Duration = Duration::from_millis(50);
+
+    /// How often each point was reached since it was set.
+    static REACHED: LazyLock<Mutex<HashMap<String, u64>>> = LazyLock::new(Mutex::default);
 
     /// Whether a point of one thread was ever set.
     static ON_THREADS: AtomicBool = AtomicBool::new(false);
@@ -155,7 +162,14 @@ mod armed {
             return Err(format!("there is no failpoint {name}"));
         }
         ON_THREADS.fetch_or(point != name, Ordering::SeqCst);
+        REACHED.lock().insert(name.to_owned(), 0);
         fail::cfg(name, actions).map_err(|error| format!("failpoint {name}: {error}"))
+    }
+
+    /// How often a point was reached since it was last set, whatever was done there; counted as it is reached, so whoever
+    /// is held there is counted.
+    pub fn reached(name: &str) -> u64 {
+        REACHED.lock().get(name).copied().unwrap_or_default()
     }
 
     pub(super) fn reach(name: &'static str) -> io::Result<()> {
@@ -181,6 +195,9 @@ mod armed {
     }
 
     fn meet(name: &str) -> io::Result<()> {
+        if let Some(count) = REACHED.lock().get_mut(name) {
+            *count += 1;
+        }
         fail::fail_point!(name, |action| act(name, action.as_deref()));
         Ok(())
     }

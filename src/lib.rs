@@ -131,6 +131,7 @@ pub mod failpoints;
 pub mod ids;
 pub mod limits;
 pub mod metrics;
+mod panics;
 // 1 domain: pure
 pub mod rule;
 pub mod task;
@@ -173,7 +174,7 @@ pub use shard::query::{Shown, TaskView};
 pub use task::event::{Event, NewDue};
 pub use task::model::State;
 pub use task::retry::{Backoff, RetryPolicy};
-pub use task::spec::{Action, HttpAction, NameError, TaskKey, TopicName};
+pub use task::spec::{Action, HttpAction, NameError, Poll, TaskKey, TopicName};
 pub use task::topic::OnExisting;
 pub use task::{NewTask, Outcome, Task, When};
 
@@ -186,4 +187,6 @@ pub mod docs {
     pub mod architecture {}
     #[doc = include_str!("docs/glossary.md")]
     pub mod glossary {}
+    #[doc = include_str!("docs/three-ends.md")]
+    pub mod three_ends {}
 }

@@ -87,6 +87,10 @@ pub const LEASE_WAIT_MS_MAX: u64 = 60_000;
 pub const LEASE_TOPICS_MAX: usize = 100;
 /// Shortest and longest lease, in milliseconds.
 pub const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=24 * 3600 * 1000;
+/// Shortest and longest time within which a receiver completes what it took on, in milliseconds.
+pub const COMPLETE_BY_MS: std::ops::RangeInclusive<u64> = 1..=30 * 24 * 3600 * 1000;
+/// Shortest and longest time from one question of a poll to the next, in milliseconds.
+pub const POLL_EVERY_MS: std::ops::RangeInclusive<u64> = 100..=24 * 3600 * 1000;
 /// Shortest and longest time limit of an attempt, in milliseconds.
 pub const ATTEMPT_TIMEOUT_MS: std::ops::RangeInclusive<u64> = 10..=24 * 3600 * 1000;
 /// Furthest ahead a task may be due, in any configuration: 3 660 days.

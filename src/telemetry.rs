@@ -16,6 +16,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::config::{LogConfig, LogFormat};
+use crate::panics::{panicked, words_of};
 
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -58,9 +59,6 @@ where
 
 /// Takes the place of the standard library's print, so that a panic is told once, in the log's own format.
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    let message = panic
-        .payload_as_str()
-        .unwrap_or("(a value that is no text)");
     let thread = std::thread::current();
     // Only with RUST_BACKTRACE, as ever.
     let backtrace = Backtrace::capture();
@@ -69,7 +67,8 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
         thread = thread.name().unwrap_or("unnamed"),
         location = panic.location().map(tracing::field::display),
         backtrace = backtrace.map(tracing::field::display),
-        "panicked: {message}"
+        "{}",
+        panicked(words_of(panic.payload()))
     );
 }
 

@@ -35,6 +35,8 @@ fn the_bench_of_the_store_shows_every_figure_beside_its_limit_and_leaves_nothing
         "pending_idle_cpu_percent",
         "restart_s",
         "restart_memory_bytes",
+        "restore_s",
+        "doctor_damaged_s",
         "cancel_per_s",
         "cancel_reads",
         "ended_s",
@@ -46,6 +48,7 @@ fn the_bench_of_the_store_shows_every_figure_beside_its_limit_and_leaves_nothing
         assert!(figure(name)["beside"]["value"].is_number(), "{name}");
     }
     assert_eq!(figure("cancel_reads")["value"], 0.0);
+    assert!(figure("doctor_found")["value"].as_f64() > Some(0.0));
     assert!(figure("ended_late_p99_ms")["value"].is_number());
     let left = std::fs::read_dir(data.path()).expect("it is still there");
     assert_eq!(left.count(), 0, "files left behind");

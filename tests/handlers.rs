@@ -229,6 +229,7 @@ fn push_to(url: &str) -> NewTask {
         headers: Vec::new(),
         expect_status: Vec::new(),
         success_if: None,
+        complete_by: None,
     }))
 }
 
@@ -445,9 +446,9 @@ async fn case_42_a_panic_fails_its_attempt_with_its_message_and_all_others_go_on
     let mut bad = Vec::new();
     for (name, words) in [
         ("words", "attempt 3 is too much"),
-        ("number", "without a message"),
+        ("number", "no text"),
         ("destructor", "from a destructor"),
-        ("spiteful", "without a message"),
+        ("spiteful", "no text"),
         ("blocking", "on its own thread"),
     ] {
         for _ in 0..25 {

@@ -50,6 +50,47 @@ async fn engine(data: &Path, clock: &Clock) -> Duetime {
         .expect("it starts")
 }
 
+/// Files of the first shard's journal.
+fn journal_files(data: &Path) -> usize {
+    let files = std::fs::read_dir(data.join("shards/000/journal"));
+    files.expect("it is there").count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_that_was_started_many_times_folds_so_that_no_start_reads_ever_more_files() {
+    // More than a start reads without a fold of its own; 32 of them.
+    const STARTS: u64 = 36;
+    let data = tempfile::tempdir().expect("a directory");
+    let engine = Duetime::builder().data_dir(data.path()).shards(1);
+    let engine = engine.start().await.expect("it starts");
+    let new = NewTask::new(topic()).after(Duration::from_secs(86_400));
+    let created = engine.create(new, "test").await;
+    created.expect("it is made");
+    let end = Instant::now() + SOON;
+    let shard = || {
+        let mut children = engine.children().into_iter();
+        children
+            .find(|child| child.name == "shard-00")
+            .expect("it is there")
+    };
+    let mut most = 0;
+    for restarts in 1..=STARTS {
+        engine.restart_part("shard-00").expect("it is known");
+        while !(shard().is_running() && shard().restarts == restarts) {
+            assert!(Instant::now() < end, "{:?}", shard());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        most = most.max(journal_files(data.path()));
+    }
+    assert!(most > 30, "each start begins a file, {most} at most");
+    while journal_files(data.path()) > STARTS as usize - 30 {
+        assert!(Instant::now() < end, "{} files", journal_files(data.path()));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(count(&engine, State::Pending).await, 1);
+    engine.shutdown().await;
+}
+
 /// What all shards have read from their chunks, how many chunks they hold, and how much is in none yet.
 async fn figures(engine: &Duetime) -> (ChunkReads, u64, u64) {
     let (mut reads, mut chunks, mut recent) = (ChunkReads::default(), 0, 0);

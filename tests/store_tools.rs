@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use support::service::{Service, command};
-use support::{Over, SOON, until};
+use support::{Over, SOON, files_of, until};
 
 fn store(arguments: &[&str]) -> Output {
     let mut command = command(&["store"]);
@@ -478,6 +478,94 @@ fn the_doctor_finds_damage_and_keeps_what_can_be_read() {
     }
     service.terminate();
     assert_eq!(healthy("after the repair"), after.len() as u64);
+}
+
+/// Flips a bit of the place in a shard's journals where this stands for the `nth` time.
+fn damage_journal(data: &Path, what: &str, nth: usize) {
+    let segments = files_of(&data.join("shards"));
+    let mut segments = segments.into_iter().filter(|it| it.extension().is_some());
+    let found = segments.find_map(|segment| {
+        let bytes = std::fs::read(&segment).expect("it reads");
+        let places = bytes.windows(what.len()).enumerate();
+        let mut places = places.filter(|(_, window)| *window == what.as_bytes());
+        let (place, _) = places.nth(nth)?;
+        Some((segment, bytes, place))
+    });
+    let (segment, mut bytes, place) = found.expect("it stands in a journal");
+    bytes[place] ^= 1;
+    std::fs::write(segment, bytes).expect("it is written");
+}
+
+#[test]
+fn a_repair_of_a_journal_damaged_in_its_midst_keeps_all_that_reads_and_holds_what_is_in_doubt() {
+    let mut service = Service::with(&[("DUETIME_SHARDS__COUNT", "1")]);
+    filled(&service);
+    let due = |name: &str| json!({"topic": "doubt", "key": name, "delay": "PT5H", "payload": format!("{name}-payload")});
+    let moved = service.made(&due("moved"));
+    // In one commit, of which one record is damaged; only it is lost, and only its task was never there before.
+    let names = ["north", "south", "west"];
+    service.made_many(&names.map(due));
+    service.made(&due("between"));
+    service
+        .verb_by_key("reschedule", "doubt", "moved", &json!({"delay": "PT9H"}))
+        .must(200);
+    service
+        .verb_by_key("cancel", "doubt", "west", &json!({}))
+        .must(200);
+    let mut before = all(&service);
+    service.kill();
+    let data = service.data();
+    damage_journal(&data, "south-payload", 0);
+    damage_journal(&data, "moved-payload", 1);
+
+    let why = service.try_start(SOON).expect_err("it is damaged");
+    assert!(why.contains("segment at byte"), "{why}");
+    let told = refused(&["reshard", "--data", text(&data), "--shards", "2"]);
+    assert!(told.contains("segment"), "{told}");
+    let output = store(&["doctor", "--json", "--data", text(&data)]);
+    let again = store(&["doctor", "--json", "--data", text(&data)]);
+    assert_eq!(output.stdout, again.stdout, "it has changed nothing");
+    assert_eq!(output.status.code(), Some(1));
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let findings = told["findings"].as_array().expect("findings");
+    assert_eq!(findings.len(), 2, "{told}");
+    let doubtful = findings[1]["what"].as_str().expect("a text");
+    let named = format!("task {}", moved["id"].as_str().expect("an id"));
+    assert!(
+        doubtful.contains("does not read back") && doubtful.contains(&named),
+        "{doubtful}"
+    );
+
+    let told = done(&["doctor", "--json", "--repair", "--data", text(&data)]);
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!(told["repaired"]["held"], json!([moved["id"]]), "{told}");
+    let aside = Path::new(told["repaired"]["aside"].as_str().expect("a directory"));
+    let kept = files_of(aside);
+    assert!(
+        kept.iter()
+            .all(|it| it.extension().is_some_and(|it| it == "segment"))
+    );
+    assert!(!kept.is_empty());
+    service.start_again();
+    let held = service.by_key("doubt", "moved");
+    assert_eq!(held["state"], "paused");
+    assert!(
+        held["remaining_ms"].as_u64() < Some(5 * 3_600_000),
+        "{held}"
+    );
+    let path = support::client::key_path("doubt", "south");
+    assert_eq!(service.get(&path).status, 404);
+    assert_eq!(service.by_key("doubt", "west")["state"], "cancelled");
+    // All else is as it was.
+    let mut after = all(&service);
+    let in_doubt =
+        |task: &Value| ["moved", "south"].contains(&task["key"].as_str().unwrap_or_default());
+    before.retain(|_, (task, ..)| !in_doubt(task));
+    after.retain(|_, (task, ..)| !in_doubt(task));
+    assert_eq!(after, before);
+    service
+        .verb_by_key("resume", "doubt", "moved", &json!({}))
+        .must(200);
 }
 
 #[test]

@@ -9,8 +9,11 @@
 //! back, after it has tried each record of a damaged chunk by itself: a record's own sum covers its task's id, so what is
 //! got out of one is right or is not taken. What was left out stays in `<data>/aside/`, byte for byte.
 //!
-//! A journal that is damaged in its midst is not repaired: what was acknowledged behind the damage is in doubt. Restore
-//! a backup, or ask somebody who can read the segment.
+//! A journal that is damaged in its midst has lost what was acknowledged there. A repair takes what can be read of the
+//! damaged commits, change by change, and all that stands behind them; it pauses each task of which the latest change is
+//! known to be lost, for a person to decide, and says which. What was in there that nobody can name it can't hold: copies
+//! of the journals (`[backup] journal_dir`) have it, and a restore with them loses nothing. Where the opening of a segment is
+//! damaged, or one is missing, it can't be told what counts: restore a backup.
 //!
 //! Memory: about 50 bytes a task of the shards that are looked at side by side.
 
@@ -28,7 +31,7 @@ use crate::store::chunk::{ChunkBody, ChunkId, ChunkIndex, Class, Entry, Mask};
 use crate::store::codec::{decode_cancel, decode_note, decode_task};
 use crate::store::data_dir::DataDir;
 use crate::store::database::Database;
-use crate::store::local::inspect::Inspection;
+use crate::store::local::inspect::{Committed, Inspection};
 use crate::store::{Batch, Change, RecordKey, StoreError};
 
 const CACHE_BYTES: u64 = 4 * 1024 * 1024;
@@ -69,6 +72,7 @@ pub struct Finding {
 }
 
 const REPAIR: &str = "`--repair` keeps what can still be read of it and sets the rest aside";
+const REPAIR_JOURNAL: &str = "restore a backup with copies of the journals, which have it; without them `--repair` keeps all that can be read, pauses the tasks that are named here, and sets the segment aside";
 const RESTORE: &str = "restore a backup";
 const NOTHING: &str = "nothing: the next start sets it right";
 
@@ -105,7 +109,10 @@ pub struct Report {
 impl Report {
     /// Whether `--repair` helps against some of it.
     pub fn is_repairable(&self) -> bool {
-        self.findings.iter().any(|found| found.then == REPAIR)
+        let helps = [REPAIR, REPAIR_JOURNAL];
+        self.findings
+            .iter()
+            .any(|found| helps.contains(&found.then))
     }
 
     /// Whether nothing is lost or wrong.
@@ -305,9 +312,14 @@ impl<'a> Look<'a> {
 
     fn at_journal(&mut self, shard: &Inspection, seed: u64) {
         let mut wrong = Vec::new();
-        let found = shard.journal(&mut |batch| {
-            self.take_batch(batch, seed, &mut wrong);
-            Ok(())
+        let found = shard.journal(&mut |committed| match committed {
+            Committed::Batch(batch) => self.take_batch(batch, seed, &mut wrong),
+            Committed::Lost(lost) => {
+                self.error(&lost.place, lost.words(), REPAIR_JOURNAL);
+                for batch in lost.readable {
+                    self.take_batch(batch, seed, &mut wrong);
+                }
+            }
         });
         for (place, what) in wrong {
             self.error(place, what, RESTORE);

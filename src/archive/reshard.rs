@@ -3,10 +3,12 @@
 //! The new shards are made beside the old ones and swapped in, so a crash leaves all of the old or all of the new (see
 //! [`data_dir`](crate::store::data_dir)). Needs as much space again as the shards take.
 
+use bytes::Bytes;
+
 use crate::archive::sink::{Feeder, Item, OnTaken, Sink};
 use crate::archive::{ArchiveError, Carried, Options, Progress, each_shard};
 use crate::clock::SteadyMs;
-use crate::ids::ShardId;
+use crate::ids::{ShardId, TaskId};
 use crate::shard::snapshot::{Found, Snapshot};
 use crate::store::ShardStore;
 use crate::store::data_dir::DataDir;
@@ -72,6 +74,16 @@ pub(super) fn feed(
     feeder: &mut Feeder,
     progress: &Progress,
 ) -> Result<(), ArchiveError> {
+    feed_changed(snapshot, feeder, progress, &mut |_, value| value)
+}
+
+/// The same, each task's value as `change` makes it.
+pub(super) fn feed_changed(
+    snapshot: &Snapshot,
+    feeder: &mut Feeder,
+    progress: &Progress,
+    change: &mut dyn FnMut(TaskId, Bytes) -> Bytes,
+) -> Result<(), ArchiveError> {
     for note in snapshot.notes() {
         feeder.put(Item::Note(note.clone()))?;
     }
@@ -80,6 +92,7 @@ pub(super) fn feed(
             Found::Task(id, value) => {
                 progress.go_on()?;
                 progress.add_done(1);
+                let value = change(id, value);
                 feeder.put(Item::Task { id, value, line: 0 })?;
             }
             Found::Damaged(fault) => progress.note(fault),

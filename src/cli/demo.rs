@@ -314,6 +314,7 @@ impl Story {
             headers: Vec::new(),
             expect_status: Vec::new(),
             success_if: None,
+            complete_by: None,
         });
         let again = RetryPolicy {
             backoff: Backoff::Fixed(millis(self.beat * RETRY_BEATS)),

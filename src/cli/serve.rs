@@ -70,6 +70,10 @@ async fn service(config: &Config) -> Result<(), Failure> {
     let started = builder(config).start().await;
     let engine = started.map_err(|error| Failure::new(chain(&error)))?;
     let address = bound.address;
+    let here = (!address.ip().is_unspecified()).then(|| format!("http://{address}"));
+    if let Some(url) = config.http.public_url.get().map(str::to_owned).or(here) {
+        engine.set_public_url(&url);
+    }
     tracing::info!(%address, data = %config.store.data.display(), "ready; the API page is at http://{address}/docs");
     let options = ServerOptions {
         workers: config.http.workers,
@@ -115,6 +119,7 @@ fn without_backups(config: &Config) -> crate::engine::Builder {
         .shards(config.shards.count)
         .queue(config.shards.queue)
         .running_max(config.push.running)
+        .questions_max(config.push.questions)
         .per_host_max(config.push.per_host)
         .max_delay(config.limits.max_delay)
         .grace(config.shutdown.grace)

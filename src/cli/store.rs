@@ -107,7 +107,8 @@ enum Command {
     Doctor {
         #[command(flatten)]
         place: Place,
-        /// Rebuild the shards from what can be read; the rest is kept under DIR/aside
+        /// Rebuild the shards from what can be read; the rest is kept under DIR/aside, and tasks whose latest change is
+        /// lost are paused
         #[arg(long)]
         repair: bool,
     },

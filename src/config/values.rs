@@ -91,6 +91,34 @@ impl Setting for Option<PathBuf> {
     }
 }
 
+/// The beginning of a URL, without a slash at its end; empty when none is given.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct PublicUrl(String);
+
+impl PublicUrl {
+    /// The URL, if one is given.
+    pub fn get(&self) -> Option<&str> {
+        (!self.0.is_empty()).then_some(&self.0)
+    }
+}
+
+impl Setting for PublicUrl {
+    const SHAPE: &'static str = "a URL such as https://tasks.example, or empty";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        let is_plain = url::Url::parse(text).is_ok_and(|url| {
+            ["http", "https"].contains(&url.scheme())
+                && url.has_host()
+                && url.query().is_none()
+                && url.fragment().is_none()
+        });
+        match text.is_empty() || is_plain {
+            true => Ok(Self(text.trim_end_matches('/').to_owned())),
+            false => Self::not(format_args!("`{text}`")),
+        }
+    }
+}
+
 impl Setting for DurationMs {
     const SHAPE: &'static str = "an ISO 8601 duration such as PT30S";
 

@@ -27,6 +27,7 @@ use crate::failpoints;
 use crate::ids::{ShardEpoch, ShardId, SlotMap};
 use crate::scheduler::SchedulerActor;
 use crate::shard::actor::{Outlets, ShardActor};
+use crate::shard::completion::Completions;
 use crate::shard::core::{CoreOptions, ShardCore};
 use crate::shard::messages::SetBook;
 use crate::shard::router::ShardRouter;
@@ -66,31 +67,25 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
 
     let router = Arc::new(ShardRouter::new(SlotMap::new(dir.shards()), options.queue));
     let reports = Arc::new(Reports::new(Arc::clone(&router), io.handle().clone()));
-    let push = HttpPush::new(
-        io.handle().clone(),
-        reports.clone(),
-        clock.clone(),
-        options.egress,
-    )?;
+    let push = HttpPush::new(io.handle().clone(), clock.clone(), options.egress)?;
     let handlers = Handlers::new(options.handlers, options.handler_limits, clock.clone())?;
-    let outlets = Outlets {
-        executors: Arc::new(Executors::new(handlers, reports, clock.clone())),
-        desk: Arc::new(PullDesk::default()),
-        wakes: Arc::new(WakeBoard::new(dir.shards())),
-        attempts: Arc::default(),
-    };
+    let executors = Arc::new(Executors::new(handlers, reports, clock.clone()));
+    let desk = Arc::new(PullDesk::default());
+    let wakes = Arc::new(WakeBoard::new(dir.shards()));
+    let completions = Arc::new(Completions::new(&files.completion_key()?));
     let registry = Arc::new(Office::default());
     let registry_files = files.clone();
 
     let mut children = vec![
         registry_child(files, &book, &clock, &registry, &router, &disk),
-        push_child(push, &outlets.executors),
+        push_child(push, &executors),
     ];
     let home = Arc::new(LocalHome::new(dir.path(), options.store));
     let files_open = home.open();
     let core_options = CoreOptions {
         running_max: options.running_max.div_ceil(usize::from(dir.shards())),
         per_host_max: options.per_host_max.div_ceil(usize::from(dir.shards())),
+        questions_max: options.questions_max.div_ceil(usize::from(dir.shards())),
         table: options.table,
         rescue: options.rescue,
         ..CoreOptions::default()
@@ -105,18 +100,21 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
             clock: clock.clone(),
             router: Arc::clone(&router),
             outlets: Outlets {
+                executors: Arc::clone(&executors),
+                desk: Arc::clone(&desk),
+                wakes: Arc::clone(&wakes),
                 attempts: Arc::default(),
-                ..outlets.clone()
+                completions: Arc::clone(&completions),
             },
         };
         ChildSpec::new(shard_child(shard), move |child| parts.start(child))
             .excused_while(short_of_space(&disk))
             .in_turn()
     }));
-    children.push(scheduler_child(&clock, &outlets.wakes, &router));
+    children.push(scheduler_child(&clock, &wakes, &router));
 
     clock.on_move({
-        let wakes = Arc::clone(&outlets.wakes);
+        let wakes = Arc::clone(&wakes);
         move || wakes.ring()
     });
     let supervision = options.supervision.unwrap_or_else(|| Supervision {
@@ -128,15 +126,13 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     drop(home);
     let silence_max = supervision.bounds.map(|bounds| bounds.stuck);
     let watchdog = Watchdog::start_with(clock.clone(), children, supervision);
-    watchdog
-        .wait_all_running(START_MAX)
-        .map_err(|not_running| StartError::NotRunning(not_running.to_string()))?;
     let (data, shards) = (dir.path().to_owned(), dir.shards());
     let engine = Duetime::over(Parts {
         max_delay: options.max_delay,
         grace: options.grace,
-        desk: outlets.desk,
-        executors: outlets.executors,
+        desk,
+        executors,
+        completions,
         known_topics: KnownTopics::default(),
         started: clock.now(),
         clock,
@@ -161,15 +157,26 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         disk,
         stopping,
     });
-    engine.settle_in()?;
-    if let Some(to) = options.journal_dir {
-        let copies = journal_copies::follow(&data, shards, to).map_err(StartError::Threads)?;
-        *engine.parts.journal_copies.lock() = Some(copies);
+    let come_up = || {
+        engine.wait_until_up(START_MAX)?;
+        engine.settle_in()?;
+        if let Some(to) = options.journal_dir {
+            let copies = journal_copies::follow(&data, shards, to).map_err(StartError::Threads)?;
+            *engine.parts.journal_copies.lock() = Some(copies);
+        }
+        match options.backups {
+            Some(plan) => backup::follow(&engine, plan).map_err(StartError::Threads),
+            None => Ok(()),
+        }
+    };
+    match come_up() {
+        Ok(()) => Ok(engine),
+        Err(error) => {
+            // Some parts may be up, and at work: they end as in any other stop, which takes no longer than that may.
+            engine.parts.on_io.block_on(engine.shutdown());
+            Err(error)
+        }
     }
-    if let Some(plan) = options.backups {
-        backup::follow(&engine, plan).map_err(StartError::Threads)?;
-    }
-    Ok(engine)
 }
 
 /// The name of a shard's child: `shard-00`.

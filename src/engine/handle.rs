@@ -30,6 +30,7 @@ use crate::executor::Executors;
 use crate::executor::pull::PullDesk;
 use crate::ids::{ShardId, Slot};
 use crate::limits;
+use crate::shard::completion::Completions;
 use crate::shard::create::Created;
 use crate::shard::messages::{
     ApplyOnce, ApplyVerb, AskResent, CancelAhead, CreateTask, GetTask, KeepAnswer, ListTasks,
@@ -63,6 +64,7 @@ pub(super) struct Parts {
     pub max_delay: DurationMs,
     pub grace: DurationMs,
     pub desk: Arc<PullDesk>,
+    pub completions: Arc<Completions>,
     pub executors: Arc<Executors>,
     /// Topics that tasks were created in, declared or not: bounded like declared ones.
     pub known_topics: KnownTopics,
@@ -145,6 +147,13 @@ impl Duetime {
         Self {
             parts: Arc::new(parts),
         }
+    }
+
+    /// Blocks until all parts run. A watchdog that hangs or is dead starts nothing, so that is no reason to wait on.
+    pub(super) fn wait_until_up(&self, longest: DurationMs) -> Result<(), StartError> {
+        let watchdog = &self.parts.watchdog;
+        let up = watchdog.wait_all_running(longest, self.parts.silence_max);
+        up.map_err(|why| StartError::NotRunning(why.to_string()))
     }
 
     /// After the start: topics in use are counted, and a thaw that a crash cut off goes on.

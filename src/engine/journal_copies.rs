@@ -106,8 +106,7 @@ impl JournalCopies {
 
     pub(super) fn status(&self) -> CopyStatus {
         let state = self.state.lock();
-        let since =
-            |at: Instant| DurationMs(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let since = |at: Instant| DurationMs::of(at.elapsed());
         let behind = state.good.as_ref().map(|(at, _)| since(*at));
         CopyStatus {
             behind,

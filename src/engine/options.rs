@@ -27,6 +27,7 @@ pub struct Builder {
     pub(super) queue: usize,
     pub(super) running_max: usize,
     pub(super) per_host_max: usize,
+    pub(super) questions_max: usize,
     pub(super) max_delay: DurationMs,
     pub(super) grace: DurationMs,
     pub(super) store: LocalOptions,
@@ -60,6 +61,7 @@ impl Default for Builder {
             queue: 20_000,
             running_max: 512,
             per_host_max: 128,
+            questions_max: 256,
             max_delay: limits::MAX_DELAY,
             grace: DurationMs::secs(10),
             store: LocalOptions::default(),
@@ -109,7 +111,15 @@ impl Builder {
         self
     }
 
-    /// How many pushes may run at a time to one host (and port), over all shards: as few as keep one that is silent from
+    /// How many questions of polls may be out at a time, over all shards, beside the attempts that run: so many that may
+    /// be asked again, and so many last ones.
+    #[must_use]
+    pub fn questions_max(mut self, questions: usize) -> Self {
+        self.questions_max = questions.max(1);
+        self
+    }
+
+    /// How many pushes (and how many questions) may run at a time to one host (and port), over all shards: as few as keep one that is silent from
     /// being in everybody's way. Each shard may have its part, rounded up.
     #[must_use]
     pub fn per_host_max(mut self, pushes: usize) -> Self {

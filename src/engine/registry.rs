@@ -185,10 +185,13 @@ macro_rules! messages {
 
             fn handle(&mut self, message: $name, ctx: &mut Context<Self>) -> Self::Result {
                 let words = self.death.words();
+                // It reads and syncs on this thread, and a slow disk is no reason to be given up.
+                self.pulse.waiting_long(self.desk.clock.now().mono);
                 let answer = words.hear(|| {
                     failpoints::reach("registry::handler").map_err(injected)?;
                     self.desk.$method(message)
                 });
+                self.pulse.idle(self.desk.clock.now().mono);
                 self.answer(answer, ctx)
             }
         }

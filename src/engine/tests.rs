@@ -70,6 +70,28 @@ async fn dead_task(engine: &Duetime) -> TaskId {
 }
 
 #[tokio::test]
+async fn a_start_that_fails_leaves_nothing_running_and_the_directory_to_the_next() {
+    let (engine, data) = started().await;
+    engine.shutdown().await;
+    drop(engine);
+    // That the journal is gone no other start would mend: it is not tried again and again.
+    let journal = data.path().join("shards/000/journal");
+    let aside = data.path().join("aside");
+    std::fs::rename(&journal, &aside).expect("it is moved away");
+    let failed = of_two_shards(&data).start().await;
+    let why = failed.expect_err("a shard does not come up").to_string();
+    assert!(why.contains("shard-00 g1 parked"), "{why}");
+    std::fs::remove_dir_all(&journal).expect("a new one was made");
+    std::fs::rename(&aside, &journal).expect("it is moved back");
+    let engine = of_two_shards(&data).start().await;
+    let engine = engine.expect("the other parts have let go of theirs");
+    for child in engine.children() {
+        assert_eq!(child.restarts, 0, "{child}");
+    }
+    engine.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_thaw_that_not_all_shards_heard_of_is_finished_when_they_are_back() {
     let (engine, _data) = started().await;
     let paused = engine

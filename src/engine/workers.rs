@@ -109,7 +109,19 @@ impl Duetime {
             .await??)
     }
 
-    /// A worker's answer for its attempt: [`Event::Finished`] or [`Event::Snoozed`].
+    /// Says where receivers find this service: what the URLs begin with by which they complete later what they took on.
+    /// Until then, no request carries one.
+    pub fn set_public_url(&self, url: &str) {
+        self.parts.completions.set_base(url);
+    }
+
+    /// The attempt that is completed by a URL that ends so; `None` if it was not made here.
+    pub fn completed_by(&self, secret: &str) -> Option<(TaskId, AttemptToken)> {
+        self.parts.completions.attempt_of(secret)
+    }
+
+    /// A worker's answer for its attempt: [`Event::Finished`] or [`Event::Snoozed`]. Of one that its receiver took on:
+    /// [`Event::Answered`].
     ///
     /// # Errors
     /// When the token is not that of the running attempt; nothing has changed then.

@@ -13,6 +13,7 @@
 //! | returns in time                      | `succeeded`, or `failed` with its code                       |
 //! | panics, in a destructor too          | `failed` with code `panic` and the message                   |
 //! | goes on when its time is up          | it is told; `timeout` when it returns or its grace is over   |
+//! | its task is cancelled                | the same, as `cancelled`; at once if it was not begun        |
 //! | still waits after the grace          | its future is dropped                                        |
 //! | still blocks after the grace         | its thread is left behind, and another one stands in for it  |
 //! | returns after that                   | counted, and nothing else                                    |
@@ -26,7 +27,6 @@
 //! handler spawns there is its own business and must not block.
 
 mod call;
-mod panics;
 mod seats;
 #[cfg(test)]
 mod tests;
@@ -92,7 +92,8 @@ pub struct HandlerTask {
     pub due_at: WallMs,
     /// The task's payload, as JSON; as a type: [`payload_as`](Self::payload_as).
     pub payload: Option<RawJson>,
-    /// Cancelled when the attempt's time is up or the task is cancelled: return soon.
+    /// Cancelled when the attempt's time is up, or within a tenth of a second of the task's being cancelled: return
+    /// soon.
     pub cancel: CancellationToken,
     /// When the attempt's time is up, on `clock`.
     pub deadline: MonoMs,
@@ -358,7 +359,7 @@ impl Handlers {
             attempt: call.attempt,
             due_at: call.due_at,
             payload: call.payload,
-            cancel: cancelled.child_token(),
+            cancel: CancellationToken::new(),
             deadline,
             clock: self.clock.clone(),
         };

@@ -14,6 +14,9 @@
 //! | an expected status (2xx)          | `Succeeded`; the body is the result if it is JSON            |
 //! | the same, body over 64 KiB        | `Succeeded` without the result, and the connection is closed |
 //! | the same, but `success_if` is false | `condition_false`; `condition_error` if it has no value   |
+//! | 202, and `complete_by` in its body or its task | `Accepted`: it is completed later              |
+//! | a question of a poll: `failed_if` holds | `failed_if`, not retryable                             |
+//! | the same, but `done_if` does not hold   | `NotYet`                                               |
 //! | 3xx                               | `redirect`                                                   |
 //! | any other status                  | `http_<status>`; 410 is not retryable                        |
 //! | no address, no connection, no TLS | `dns`, `connect`, `tls`                                      |
@@ -46,13 +49,16 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::egress::{Blocked, EgressPolicy, PermittedAddresses};
-use super::{ExecutorError, OwedReport, ReportSink, RunAttempt, Work};
+use super::{ExecutorError, OwedReport, RunAttempt, Work};
 use crate::causes::{causes, chain};
 use crate::clock::{Clock, DurationMs, MonoMs, WallMs};
 use crate::failpoints;
 use crate::ids::{AttemptToken, TaskId};
-use crate::limits::{HEADER_BYTES_MAX, JSON_DEPTH_MAX, NOTE_BYTES_MAX, RESULT_BYTES_MAX};
+use crate::limits::{
+    COMPLETE_BY_MS, HEADER_BYTES_MAX, JSON_DEPTH_MAX, NOTE_BYTES_MAX, RESULT_BYTES_MAX,
+};
 use crate::rule::expr::{ANSWER, Expr, Fault};
+use crate::task::duration::parse;
 use crate::task::outcome::{Failure, Outcome};
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
 
@@ -87,6 +93,19 @@ pub struct HttpCall {
     pub expect_status: Vec<u16>,
     /// What must be true of an answer with such a status: an expression over [`ANSWER`].
     pub success_if: Option<String>,
+    /// A 202 without a time of its own means that the work is completed within this.
+    pub complete_by: Option<DurationMs>,
+    /// It asks for something, and its answer says whether that is so.
+    pub question: Option<Conditions>,
+}
+
+/// What the answers to a question mean: expressions over [`ANSWER`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conditions {
+    /// True of an answer that is the one waited for.
+    pub done_if: String,
+    /// True of an answer after which there is nothing to wait for.
+    pub failed_if: Option<String>,
 }
 
 impl fmt::Debug for HttpCall {
@@ -106,7 +125,6 @@ pub struct HttpPush {
 
 struct Parts {
     client: Client,
-    sink: Arc<dyn ReportSink>,
     clock: Clock,
     /// Tells sleepers that a test has moved the clock.
     clock_moved: watch::Sender<()>,
@@ -116,12 +134,7 @@ struct Parts {
 impl HttpPush {
     /// An executor whose requests run on `io`. It needs a multi-thread runtime with timers and I/O:
     /// connections must not die with the arbiter that an attempt came from.
-    pub fn new(
-        io: Handle,
-        sink: Arc<dyn ReportSink>,
-        clock: Clock,
-        egress: EgressPolicy,
-    ) -> Result<Self, ExecutorError> {
+    pub fn new(io: Handle, clock: Clock, egress: EgressPolicy) -> Result<Self, ExecutorError> {
         let (clock_moved, _) = watch::channel(());
         clock.on_move({
             let clock_moved = clock_moved.clone();
@@ -131,7 +144,6 @@ impl HttpPush {
         });
         let parts = Parts {
             client: client(egress)?,
-            sink,
             clock,
             clock_moved,
             egress,
@@ -142,13 +154,7 @@ impl HttpPush {
         })
     }
 
-    /// Takes an attempt and returns at once. The report follows in every case.
-    pub fn run(&self, attempt: RunAttempt) {
-        let parts = &self.parts;
-        let owed = OwedReport::new(&attempt, Arc::clone(&parts.sink), parts.clock.clone());
-        self.begin(attempt, owed);
-    }
-
+    /// Takes an attempt, and the report that is owed for it, and returns at once.
     fn begin(&self, attempt: RunAttempt, owed: OwedReport) {
         let parts = Arc::clone(&self.parts);
         self.io.spawn(async move { parts.run(attempt, owed).await });
@@ -363,10 +369,18 @@ impl Parts {
                 Body::Broken(_, error) => return Err(broken(error)),
             };
             let answer = (status, response.headers(), body.as_ref());
-            call.check(answer).map_err(|failure| Failure {
+            let later = |failure| Failure {
                 retry_after,
                 ..failure
-            })?;
+            };
+            if let Some(complete_by) = call.taken_on(status, body.as_ref())? {
+                return Ok(Outcome::Accepted { complete_by });
+            }
+            call.check(answer).map_err(later)?;
+            if !call.is_answered(answer).map_err(later)? {
+                let answer = call.told(status, body.as_ref());
+                return Ok(Outcome::NotYet { answer });
+            }
             return Ok(Outcome::Succeeded {
                 result_dropped: body.is_none(),
                 result: body.and_then(as_json),
@@ -418,18 +432,78 @@ impl HttpCall {
         }
     }
 
-    /// Whether `success_if` is true of an answer, whose body is `None` when it was too large.
-    fn check(
+    /// By when the work is completed that this answer says was taken on; `None` if it says no such thing.
+    fn taken_on(
         &self,
-        (status, headers, body): (StatusCode, &HeaderMap, Option<&Bytes>),
-    ) -> Result<(), Failure> {
-        let Some(source) = &self.success_if else {
-            return Ok(());
+        status: StatusCode,
+        body: Option<&Bytes>,
+    ) -> Result<Option<DurationMs>, Failure> {
+        if status != StatusCode::ACCEPTED || self.question.is_some() {
+            return Ok(None);
+        }
+        let body = body.and_then(|body| json_of(body.trim_ascii()));
+        let said = body.as_ref().and_then(|body| body.get("complete_by"));
+        let Some(said) = said.filter(|said| !said.is_null()) else {
+            return Ok(self.complete_by);
         };
+        let length = said.as_str().and_then(|text| parse(text).ok());
+        let length = length.filter(|length| COMPLETE_BY_MS.contains(&length.0));
+        // It is not done, and nobody knows when it will be.
+        let unclear = || Failure {
+            in_doubt: true,
+            ..failure(
+                "protocol",
+                "complete_by of the answer is no duration from PT0.001S to P30D".to_owned(),
+            )
+        };
+        length.map(Some).ok_or_else(unclear)
+    }
+
+    /// Whether `success_if` is true of an answer.
+    fn check(&self, answer @ (status, _, body): Given<'_>) -> Result<(), Failure> {
+        match &self.success_if {
+            Some(source) if !self.holds("success_if", source, answer)? => {
+                let message = format!("success_if is false: {}", self.told(status, body));
+                Err(failure("condition_false", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an answer is the one that is waited for: always, unless it is asked for one.
+    fn is_answered(&self, answer @ (status, _, body): Given<'_>) -> Result<bool, Failure> {
+        let Some(Conditions { done_if, failed_if }) = &self.question else {
+            return Ok(true);
+        };
+        if let Some(source) = failed_if
+            && self.holds("failed_if", source, answer)?
+        {
+            let message = format!("failed_if is true: {}", self.told(status, body));
+            return Err(Failure {
+                retryable: false,
+                ..failure("failed_if", message)
+            });
+        }
+        self.holds("done_if", done_if, answer)
+    }
+
+    /// An answer in short, for people.
+    fn told(&self, status: StatusCode, body: Option<&Bytes>) -> String {
+        let body = excerpt(body.map_or(b"", |body| body), &self.headers);
+        format!("{} {body}", status.as_u16())
+    }
+
+    /// Whether an expression is true of an answer.
+    fn holds(
+        &self,
+        name: &str,
+        source: &str,
+        (status, headers, body): Given<'_>,
+    ) -> Result<bool, Failure> {
         // It was read when it was given; only a version with another language could refuse it now.
         let expr = Expr::shared(source, ANSWER).map_err(|flaw| Failure {
             retryable: false,
-            ..failure("condition_error", format!("success_if: {flaw}"))
+            ..failure("condition_error", format!("{name}: {flaw}"))
         })?;
         let holds = expr.holds(|name| match (name, body) {
             ("status", _) => Ok(status.as_u16().into()),
@@ -439,24 +513,19 @@ impl HttpCall {
                 name: name.to_owned(),
             }),
         });
-        match holds {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                let body = excerpt(body.map_or(b"", |body| body), &self.headers);
-                let message = format!("success_if is false: {} {body}", status.as_u16());
-                Err(failure("condition_false", message))
+        // It may have been done: the receiver's answer is not one that the condition can judge.
+        holds.map_err(|fault| {
+            let fault = excerpt(fault.to_string().as_bytes(), &self.headers);
+            Failure {
+                in_doubt: true,
+                ..failure("condition_error", format!("{name}: {fault}"))
             }
-            // It may have been done: the receiver's answer is not one that the condition can judge.
-            Err(fault) => {
-                let fault = excerpt(fault.to_string().as_bytes(), &self.headers);
-                Err(Failure {
-                    in_doubt: true,
-                    ..failure("condition_error", format!("success_if: {fault}"))
-                })
-            }
-        }
+        })
     }
 }
+
+/// An answer: its body is `None` when it was too large.
+type Given<'a> = (StatusCode, &'a HeaderMap, Option<&'a Bytes>);
 
 /// Headers as an object of texts; one that stands there more than once is joined by commas.
 fn headers_as_json(headers: &HeaderMap) -> Json {

@@ -28,7 +28,7 @@ use crate::task::outcome::{Failure, Outcome};
 use crate::watchdog::{Generation, Office};
 
 pub use handler::{HandlerCall, HandlerTask, Handlers};
-pub use http_push::{HttpCall, HttpPushActor, PushDoor};
+pub use http_push::{Conditions, HttpCall, HttpPushActor, PushDoor};
 
 /// One attempt to run, as it is handed to an executor.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Executors {
     }
 
     /// Takes an attempt and returns at once. Exactly one report follows, whatever happens. One that is cancelled
-    /// already is not begun: its shard may have been given up before it sent it.
+    /// already is not begun: its shard may have got another owner since it was entered, which has no use for it.
     pub fn run(&self, attempt: RunAttempt) {
         let owed = || OwedReport::new(&attempt, Arc::clone(&self.sink), self.clock.clone());
         if attempt.cancel.is_cancelled() {

@@ -103,7 +103,7 @@ async fn answer(
 }
 
 /// A worker whose task was cancelled learns it kindly, so that it can stop.
-fn kept(renewed: Result<crate::clock::WallMs, EngineError>) -> Result<Answer, Problem> {
+pub(super) fn kept(renewed: Result<crate::clock::WallMs, EngineError>) -> Result<Answer, Problem> {
     let told = match renewed {
         Ok(expires_at) => HeartbeatOut {
             expires_at: Some(Time(expires_at)),

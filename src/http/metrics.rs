@@ -329,6 +329,12 @@ fn store_metrics(page: &mut Page, shards: &[ShardCounts]) {
         "result",
         rescued,
     );
+    page.counter(
+        "polls_given_up",
+        "Polls whose time was over, and which were given up after they had been asked once more",
+        "",
+        [("", sum(|shard| shard.rescue.given_up))],
+    );
     page.gauge(
         "no_progress_seconds",
         "Longest time that a shard has had due tasks and free slots, and started nothing",

@@ -12,6 +12,7 @@
 pub mod answer;
 mod batch;
 mod body;
+mod completion;
 mod connections;
 mod guard;
 mod late;
@@ -140,6 +141,7 @@ fn routes(config: &mut ServiceConfig) {
         )
         .service(at("/v1/leases").route(web::post().to(leases::lease)))
         .configure(leases::mount)
+        .service(at("/v1/complete/{secret}").route(web::post().to(completion::complete)))
         .service(at("/v1/preview/cron").route(web::post().to(ops::preview_cron)))
         .service(at("/v1/preview/retry").route(web::post().to(ops::preview_retry)))
         .service(at("/v1/stats").route(web::get().to(ops::stats)))

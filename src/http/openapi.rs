@@ -4,7 +4,9 @@ use actix_web::web::ServiceConfig;
 use actix_web::{HttpRequest, HttpResponse};
 use utoipa::OpenApi;
 
-use crate::http::{batch, late, leases, metrics, ops, query, respond, store, tasks, topics, verbs};
+use crate::http::{
+    batch, completion, late, leases, metrics, ops, query, respond, store, tasks, topics, verbs,
+};
 
 /// The document's source.
 #[derive(OpenApi)]
@@ -29,7 +31,7 @@ use crate::http::{batch, late, leases, metrics, ops, query, respond, store, task
         verbs::cancel_by_key, verbs::pause_by_key, verbs::resume_by_key, verbs::reschedule_by_key,
         verbs::run_now_by_key, verbs::complete_by_key, verbs::fail_by_key, verbs::replay_by_key,
         verbs::resolve_by_key, verbs::discard_by_key,
-        leases::lease, leases::heartbeat, leases::complete, leases::fail, leases::snooze,
+        leases::lease, leases::heartbeat, leases::complete, leases::fail, leases::snooze, completion::complete,
         topics::list, topics::get, topics::put, topics::delete, topics::pause, topics::resume,
         ops::preview_cron,
         ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, store::backup, store::backup_status, store::export, store::export_status, ops::actors, ops::livez, ops::readyz,

@@ -180,7 +180,8 @@ fn store_of(counts: &ShardCounts) -> Value {
         "rescue": {
             "sweeps": counts.rescue.sweeps, "looked_at": counts.rescue.looked_at,
             "moved": counts.rescue.moved, "failed": counts.rescue.failed,
-            "alerts": counts.rescue.alerts, "no_progress_ms": counts.rescue.no_progress_ms,
+            "alerts": counts.rescue.alerts, "given_up": counts.rescue.given_up,
+            "no_progress_ms": counts.rescue.no_progress_ms,
         },
     })
 }

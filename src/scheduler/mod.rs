@@ -29,7 +29,6 @@ const RETRY_US: i64 = 5_000;
 /// Fans ticks to shards.
 pub struct SchedulerActor {
     pacing: Pacing,
-    kill: KillSwitch,
     _thread: NamedArbiter,
     death: DeathNotice,
 }
@@ -65,9 +64,8 @@ impl SchedulerActor {
                 wakes,
                 router,
                 pulse: child.pulse,
-                kill: child.kill.clone(),
+                kill: child.kill,
             },
-            kill: child.kill,
             _thread: thread,
             death: child.death,
         }
@@ -84,7 +82,7 @@ impl Actor for SchedulerActor {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         let me = ctx.address();
-        self.kill.on_throw(move || me.do_send(Leave));
+        self.pacing.kill.on_throw(move || me.do_send(Leave));
         if let Err(error) = failpoints::reach("scheduler::started") {
             return self.leave(error.to_string(), ctx);
         }

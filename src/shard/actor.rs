@@ -27,10 +27,12 @@ use crate::failpoints;
 use crate::ids::{ShardEpoch, ShardId};
 use crate::shard::attempts::Attempts;
 use crate::shard::committer::{Broken, Committer, CommitterGone, Done};
+use crate::shard::completion::Completions;
 use crate::shard::core::{Effect, ShardCore};
 use crate::shard::launch::attempt_of;
 use crate::shard::messages::{Ask, Question, Worked};
 use crate::shard::wakes::WakeBoard;
+use crate::shard::watched_reads::WatchedReads;
 use crate::store::{Begun, ShardStore, StoreError};
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse, Threads};
 
@@ -45,6 +47,9 @@ const TICK_MS_MAX: i64 = 1_000;
 /// How often the actor shows that it lives, whether or not it is told the time.
 const BEAT: Duration = Duration::from_millis(250);
 
+/// A start beats each time it has taken in so many things: to read the clock for each takes a tenth of it.
+const BEAT_EACH: u32 = 64;
+
 /// What a shard acts on.
 #[derive(Clone)]
 pub struct Outlets {
@@ -56,6 +61,8 @@ pub struct Outlets {
     pub wakes: Arc<WakeBoard>,
     /// The shard's attempts that run.
     pub attempts: Arc<Attempts>,
+    /// Makes the URLs by which receivers complete later.
+    pub completions: Arc<Completions>,
 }
 
 /// It is now. Sent by the scheduler.
@@ -153,16 +160,21 @@ impl ShardActor {
         mut store: Box<dyn ShardStore>,
         clock: &Clock,
         attempts: &Attempts,
-        pulse: &Pulse,
+        pulse: &Arc<Pulse>,
     ) -> Result<(ShardCore, Box<dyn ShardStore>, ShardEpoch), StoreError> {
         let begun @ Begun { epoch, steady, .. } = store.begin()?;
         clock.raise_steady(steady);
         let now = clock.now();
         let mut core = core(now);
-        core.begin_recovery(begun, store.reader()?);
-        let mut recovered = Ok(());
+        let beside = store.reader()?;
+        let reader = WatchedReads::over(Arc::clone(&beside), Arc::clone(pulse), clock.clone());
+        core.begin_recovery(begun, Arc::new(reader), beside);
+        let (mut recovered, mut count) = (Ok(()), 0_u32);
         store.recover(&mut |stored| {
-            pulse.beat(clock.now().mono);
+            if count.is_multiple_of(BEAT_EACH) {
+                pulse.beat(clock.now().mono);
+            }
+            count = count.wrapping_add(1);
             if recovered.is_ok() {
                 recovered = core.recover(stored, now);
             }
@@ -277,7 +289,7 @@ impl ShardActor {
             }
         }
         self.launch(now);
-        self.pulse.beat(now.mono);
+        self.pulse.idle(now.mono);
         self.report_wake(now);
     }
 
@@ -336,7 +348,8 @@ impl ShardActor {
         for launch in self.core.launch(now) {
             let attempts = &self.outlets.attempts;
             if let Some(cancel) = attempts.begin(self.epoch, launch.task, launch.token, now) {
-                self.outlets.executors.run(attempt_of(launch, now, cancel));
+                let attempt = attempt_of(launch, &self.outlets.completions, now, cancel);
+                self.outlets.executors.run(attempt);
             }
         }
     }

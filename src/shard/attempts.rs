@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Now;
 use crate::ids::{AttemptToken, ById, ShardEpoch, TaskId};
+use crate::panics::contained;
 
 /// The list. One per shard and process.
 #[derive(Debug, Default)]
@@ -33,6 +34,18 @@ struct Entered {
     token: AttemptToken,
     cancel: CancellationToken,
     started: Now,
+}
+
+impl Entered {
+    /// Wakes whoever listens, so it is never done under the list's lock: what they do then is their own business.
+    fn stop(&self) {
+        if let Err(words) = contained(|| self.cancel.cancel()) {
+            tracing::error!(
+                words,
+                "who was told that an attempt is to stop has panicked"
+            );
+        }
+    }
 }
 
 /// The attempts that run: their tokens, and when they started.
@@ -80,33 +93,38 @@ impl Attempts {
 
     /// The attempt of this task is to stop.
     pub fn stop(&self, epoch: ShardEpoch, task: TaskId) {
-        let mut list = self.0.lock();
-        if list.owner == epoch
-            && let Some(entered) = list.running.remove(&task)
-        {
-            entered.cancel.cancel();
-        }
+        let stopped = {
+            let mut list = self.0.lock();
+            let is_owner = list.owner == epoch;
+            is_owner.then(|| list.running.remove(&task)).flatten()
+        };
+        stopped.iter().for_each(Entered::stop);
     }
 
     /// Stops all attempts but those that the owner takes for its tasks' present ones.
     pub fn keep(&self, epoch: ShardEpoch, is_present: impl Fn(TaskId, AttemptToken) -> bool) {
-        let mut list = self.0.lock();
-        if list.owner != epoch {
-            return;
-        }
-        list.running.retain(|task, entered| {
-            let keeps = is_present(*task, entered.token);
-            if !keeps {
-                entered.cancel.cancel();
+        let stopped: Vec<_> = {
+            let mut list = self.0.lock();
+            if list.owner != epoch {
+                return;
             }
-            keeps
-        });
+            let past = list
+                .running
+                .extract_if(|task, it| !is_present(*task, it.token));
+            past.collect()
+        };
+        stopped.iter().for_each(|(_, entered)| entered.stop());
     }
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that can't go on should stop")]
 mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::task::{Context, Wake, Waker};
+
     use super::*;
     use crate::clock::WallMs;
     use crate::ids::Slot;
@@ -141,5 +159,41 @@ mod tests {
         assert!(!first.is_cancelled() && third.unwrap().is_cancelled());
         attempts.stop(new, id(1));
         assert!(first.is_cancelled() && !second.unwrap().is_cancelled());
+    }
+
+    /// Counts how often he was woken while the list was free, and panics.
+    struct Listener(Arc<Attempts>, AtomicU64);
+
+    impl Wake for Listener {
+        fn wake(self: Arc<Self>) {
+            self.1
+                .fetch_add(self.0.0.try_lock().is_some().into(), Ordering::SeqCst);
+            panic!("a listener's panic");
+        }
+    }
+
+    #[test]
+    fn who_is_told_that_an_attempt_is_to_stop_finds_the_list_free_and_may_panic() {
+        let attempts = Arc::new(Attempts::default());
+        let owner = ShardEpoch(1);
+        attempts.take_over(owner);
+        let listener = Arc::new(Listener(Arc::clone(&attempts), AtomicU64::new(0)));
+        let waker = Waker::from(Arc::clone(&listener));
+        let begin = |n| {
+            attempts
+                .begin(owner, id(n), AttemptToken(n), at(1))
+                .unwrap()
+        };
+        let (first, second) = (begin(1), begin(2));
+        let mut all = [pin!(first.cancelled()), pin!(second.cancelled())];
+        for cancelled in &mut all {
+            let polled = cancelled.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+        }
+        attempts.stop(owner, id(1));
+        attempts.keep(owner, |_, _| false);
+        assert!(first.is_cancelled() && second.is_cancelled());
+        assert_eq!(listener.1.load(Ordering::SeqCst), 2);
+        assert!(attempts.take_over(owner).is_empty());
     }
 }

@@ -9,18 +9,18 @@
 //! come further, and nothing while that waits for its threads: so it tells of theirs.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::time::Duration;
 
-use crate::clock::{Clock, MonoMs};
+use crate::clock::Clock;
 use crate::failpoints;
 use crate::ids::{ShardEpoch, ShardId};
+use crate::panics::{contained, panicked};
 use crate::shard::shelf::FoldAlong;
 use crate::store::chunk::{Fold, Folded, Memtable};
 use crate::store::{Batch, ShardStore, StoreError, Tended};
-use crate::watchdog::{ThreadPulse, Threads, message_of};
+use crate::watchdog::{ThreadPulse, Threads};
 
 /// A commit that is out, a fold behind it, and a table to drop.
 const JOBS_MAX: usize = 4;
@@ -58,8 +58,8 @@ pub enum Broken {
     /// The store did not do it.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A panic with this message.
-    #[error("panicked: {0}")]
+    /// A panic with these words.
+    #[error("{}", panicked(.0))]
     Panicked(String),
     /// A test wanted it.
     #[error(transparent)]
@@ -93,9 +93,8 @@ impl Committer {
             clock,
         };
         std::thread::Builder::new().name(name).spawn(move || {
-            let run = AssertUnwindSafe(|| run(epoch, store, &pulses, &incoming, &done));
-            let ended = catch_unwind(run)
-                .unwrap_or_else(|panic| Err(Broken::Panicked(message_of(&*panic).to_owned())));
+            let ended = contained(|| run(epoch, store, &pulses, &incoming, &done))
+                .unwrap_or_else(|words| Err(Broken::Panicked(words)));
             if let Err(broken) = ended {
                 done(Err(broken));
             }
@@ -140,23 +139,20 @@ struct Pulses {
     clock: Clock,
 }
 
-/// As long as a wait may be.
-const AS_LONG_AS_MAY_BE: MonoMs = MonoMs(i64::MAX);
-
 impl Pulses {
     /// The thread is about to call the store. Without a fold there is nothing else to be heard of one meanwhile.
     fn in_store(&self) {
         let now = self.clock.now().mono;
-        self.journal.waiting(now, AS_LONG_AS_MAY_BE);
+        self.journal.waiting_long(now);
         if !self.folds.get() {
-            self.fold.waiting(now, AS_LONG_AS_MAY_BE);
+            self.fold.waiting_long(now);
         }
     }
 
     fn fold_came_further(&self) {
         self.folds.set(true);
         let now = self.clock.now().mono;
-        self.fold.waiting(now, AS_LONG_AS_MAY_BE);
+        self.fold.waiting_long(now);
     }
 
     fn idle(&self) {

@@ -32,7 +32,7 @@ use crate::shard::place::{ARM_AHEAD, Place, Setting, Wheels, alarms_of};
 use crate::shard::query::{PageAsk, PagePart, Slim, TaskView, page};
 use crate::shard::rescue::{Rescue, RescueCounts, RescueOptions};
 use crate::shard::shelf::FoldAlong;
-use crate::shard::slots::Slots;
+use crate::shard::slots::{Track, Tracks};
 use crate::shard::snapshot::{Newer, Snapshot};
 use crate::shard::table::{CancelAsleep, Entry, TableOptions, TaskTable};
 use crate::store::chunk::{ChunkId, Fold, Folded, Memtable, ReadChunks};
@@ -62,6 +62,8 @@ pub struct CoreOptions {
     pub running_max: usize,
     /// Of them, pushes to one host.
     pub per_host_max: usize,
+    /// Questions of polls at a time, beside them: those that may be asked again, and last ones, so many of each.
+    pub questions_max: usize,
     /// Alarms served in one step, per clock.
     pub alarms_per_step: usize,
     /// How its tasks are kept.
@@ -75,6 +77,7 @@ impl Default for CoreOptions {
         Self {
             running_max: 512,
             per_host_max: 128,
+            questions_max: 256,
             alarms_per_step: 4096,
             table: TableOptions::default(),
             rescue: RescueOptions::default(),
@@ -129,6 +132,16 @@ pub struct Launch {
     pub spec: Arc<TaskSpec>,
 }
 
+/// Where a task stood before a change.
+struct Before {
+    state: State,
+    fire_ms: i64,
+    place: Place,
+    track: Track,
+    ran_here: bool,
+    alarms: [Option<Setting>; 2],
+}
+
 /// What one step leaves to be done.
 #[derive(Debug)]
 pub struct Step {
@@ -157,7 +170,7 @@ pub struct ShardCore {
     wheels: Wheels,
     armed_wall: BTreeSet<Armed>,
     armed_steady: BTreeSet<Armed>,
-    pub(super) slots: Slots,
+    pub(super) slots: Tracks,
     /// Changed or removed in this step; one may stand here twice.
     dirty: Vec<TaskId>,
     dirty_bytes: usize,
@@ -182,7 +195,11 @@ pub struct ShardCore {
 impl ShardCore {
     /// An empty shard.
     pub fn new(id: ShardId, options: CoreOptions, book: Arc<TopicBook>, now: Now) -> Self {
-        let slots = Slots::new(options.running_max, options.per_host_max);
+        let slots = Tracks::new(
+            options.running_max,
+            options.questions_max,
+            options.per_host_max,
+        );
         let table = TaskTable::new(options.table);
         let rescue = Rescue::new(options.rescue);
         Self {
@@ -223,10 +240,17 @@ impl ShardCore {
 
     // ---------------------------------------------------------------- recovery
 
-    /// Begins to take in what a store holds.
-    pub fn begin_recovery(&mut self, begun: Begun, reader: Arc<dyn ReadChunks>) {
+    /// Begins to take in what a store holds. Its chunks are read from `reader`, and by others from `beside`.
+    pub fn begin_recovery(
+        &mut self,
+        begun: Begun,
+        reader: Arc<dyn ReadChunks>,
+        beside: Arc<dyn ReadChunks>,
+    ) {
         self.table.set_seed(begun.seed);
-        self.table.shelf_mut().read_from(reader);
+        let shelf = self.table.shelf_mut();
+        shelf.note_files_read(begun.files_read);
+        shelf.read_from(reader, beside);
     }
 
     /// Takes in something as it was stored.
@@ -272,21 +296,19 @@ impl ShardCore {
             let Some(entry) = self.table.wake(id) else {
                 continue;
             };
-            let (topic, token, alarms) = (
-                entry.task.topic.clone(),
-                entry.task.token,
-                alarms_of(&entry.task, Place::InFlight),
-            );
-            let action = &entry.task.spec.action;
-            if action.is_dispatched() {
-                self.slots.take(&topic, action.host(), id);
+            let task = Arc::clone(&entry.task);
+            let (token, runs_here) = (task.token, task.runs_here());
+            let alarms = alarms_of(&task, Place::InFlight);
+            if runs_here {
+                let slots = self.slots.of_mut(Track::of(&task));
+                slots.take(&task.topic, task.spec.action.host(), id);
             }
             for alarm in alarms.into_iter().flatten() {
                 self.wheels.set(alarm);
             }
             self.table.set_alarmed(id, true);
             match running.get(&id) {
-                Some((runs, started)) if *runs == token => self.adopt(id, *started),
+                Some((runs, started)) if *runs == token && runs_here => self.adopt(id, *started),
                 // Never refused: every task in flight can be recovered.
                 _ => drop(self.change(id, Event::Recovered, "recovery", now)),
             }
@@ -356,6 +378,7 @@ impl ShardCore {
         let (state, next, place) = (entry.task.state, entry.task.next, entry.place);
         let topic = entry.task.topic.clone();
         let asked = (entry.task.generation, entry.task.next, entry.task.first_due);
+        let (track, ran_here) = (Track::of(&entry.task), entry.task.runs_here());
         let alarms = alarms_of(&entry.task, place);
         let alarms = match self.table.is_alarmed(id) {
             true => alarms,
@@ -383,7 +406,7 @@ impl ShardCore {
                     State::Pending | State::Retrying
                         if came_due
                             || (task.generation, task.next, task.first_due) == asked
-                                && matches!(place, Place::Ready | Place::Queued | Place::Held) =>
+                                && place.is_due() =>
                     {
                         place
                     }
@@ -399,17 +422,25 @@ impl ShardCore {
         // What sleeps in a chunk and stays as it is goes on without an alarm of its own.
         if applied != Applied::Unchanged || self.table.is_alarmed(id) {
             let is_written = matches!(applied, Applied::Changed | Applied::ChangedAndStop(_));
-            let before = (state, next.fire_ms, place, alarms);
-            self.keep_in_step(id, before, is_written, now);
+            let before = Before {
+                state,
+                fire_ms: next.fire_ms,
+                place,
+                track,
+                ran_here,
+                alarms,
+            };
+            self.keep_in_step(id, &before, is_written, now);
         }
         match applied {
             Applied::Unchanged | Applied::InMemory => {}
             Applied::Changed => {
                 self.mark(id);
-                let goes_on = self
-                    .table
-                    .awake(id)
-                    .is_some_and(|entry| entry.task.state.is_in_flight());
+                let entry = self.table.awake(id);
+                let goes_on = entry.is_some_and(|entry| match ran_here {
+                    true => entry.task.runs_here(),
+                    false => entry.task.state.is_in_flight(),
+                });
                 if state.is_in_flight() && !goes_on {
                     self.effects.push(Effect::Over(id));
                 }
@@ -425,21 +456,16 @@ impl ShardCore {
 
     /// After a change: places, alarms and counts that followed from the task as it was give way to those that
     /// follow from it now.
-    fn keep_in_step(
-        &mut self,
-        id: TaskId,
-        (state, fire_ms, place, alarms): (State, i64, Place, [Option<Setting>; 2]),
-        is_written: bool,
-        now: Now,
-    ) {
+    fn keep_in_step(&mut self, id: TaskId, before: &Before, is_written: bool, now: Now) {
+        let (state, place, alarms) = (before.state, before.place, before.alarms);
         let Some(entry) = self.table.awake(id) else {
             return;
         };
         let (task, new_place) = (&entry.task, entry.place);
         let mut new_alarms = alarms_of(task, new_place);
         let (topic, new_state, lateness) = (task.topic.clone(), task.state, task.lateness_ms);
-        let dispatched = task.spec.action.is_dispatched();
-        let takes_slot = dispatched && !state.is_in_flight() && new_state.is_in_flight();
+        let (track, runs_here) = (Track::of(task), task.runs_here());
+        let takes_slot = !before.ran_here && runs_here;
         let host = takes_slot.then(|| task.spec.action.host()).flatten();
         // A record that is written anew stands in memory, and its chunk will have an alarm for it.
         if let [Some(alarm), None] = new_alarms
@@ -462,13 +488,17 @@ impl ShardCore {
             }
         }
         if place != new_place {
-            self.leave(id, &topic, fire_ms, place, now.mono);
+            self.leave(id, &topic, before, now.mono);
         }
-        if dispatched && state.is_in_flight() && !new_state.is_in_flight() {
-            self.slots.give_back(&topic, id);
+        if before.ran_here && !runs_here {
+            self.slots.of_mut(before.track).give_back(&topic, id);
         }
         if takes_slot {
-            self.slots.take(&topic, host, id);
+            self.slots.of_mut(track).take(&topic, host, id);
+        }
+        if before.track == Track::LastQuestions && new_state == State::Dead && !state.is_ended() {
+            self.rescue.note_given_up();
+            tracing::warn!(shard = %self.id, task = %id, %topic, "a poll was given up: its time is over, and it was asked once more");
         }
         let line = self.table.topic_mut(&topic, now.mono);
         if !state.is_ended() && new_state.is_ended() {
@@ -483,8 +513,9 @@ impl ShardCore {
         }
     }
 
-    fn leave(&mut self, id: TaskId, topic: &TopicName, fire_ms: i64, place: Place, now: MonoMs) {
-        match place {
+    fn leave(&mut self, id: TaskId, topic: &TopicName, before: &Before, now: MonoMs) {
+        let fire_ms = before.fire_ms;
+        match before.place {
             Place::Ready => {
                 self.table
                     .topic_mut(topic, now)
@@ -495,20 +526,21 @@ impl ShardCore {
                 self.table.topic_mut(topic, now).held.remove(&(fire_ms, id));
             }
             Place::Queued => {
-                self.slots.leave(topic, fire_ms, id);
+                self.slots.of_mut(before.track).leave(topic, fire_ms, id);
             }
-            Place::Wheel | Place::InFlight | Place::AtRest => {}
+            Place::Wheel | Place::InFlight | Place::AtRest | Place::Awaiting => {}
         }
     }
 
     /// Puts a due task, whose alarm has rung, into `place`.
     fn stand(&mut self, id: TaskId, place: Place, now: Now) {
         let _ = self.change(id, Event::CameDue, "shard", now);
-        let Some(Some((topic, fire_ms))) = self.table.change(id, |entry| {
+        let Some(Some((topic, fire_ms, track))) = self.table.change(id, |entry| {
             let waits = matches!(entry.task.state, State::Pending | State::Retrying);
             waits.then(|| {
                 entry.place = place;
-                (entry.task.topic.clone(), entry.task.next.fire_ms)
+                let task = &entry.task;
+                (task.topic.clone(), task.next.fire_ms, Track::of(task))
             })
         }) else {
             return;
@@ -528,9 +560,9 @@ impl ShardCore {
                     .insert((fire_ms, id));
             }
             Place::Queued => {
-                self.slots.wait(&topic, fire_ms, id);
+                self.slots.of_mut(track).wait(&topic, fire_ms, id);
             }
-            Place::Wheel | Place::InFlight | Place::AtRest => {}
+            Place::Wheel | Place::InFlight | Place::AtRest | Place::Awaiting => {}
         }
     }
 
@@ -668,11 +700,14 @@ impl ShardCore {
         let due = task.next.is_reached(now);
         let blocked_by = match (task.state, place) {
             (State::Pending | State::Retrying, _) if due && held => Some("topic_paused"),
-            (State::Pending | State::Retrying, Place::Queued) if self.slots.is_aside(task.id) => {
+            (State::Pending | State::Retrying, Place::Queued)
+                if self.slots.of(Track::of(task)).is_aside(task.id) =>
+            {
                 Some("host_full")
             }
             (State::Pending | State::Retrying, Place::Queued) => Some("executor_full"),
             (State::Pending | State::Retrying, Place::Ready) => Some("no_worker"),
+            (State::Pending | State::Retrying, Place::Awaiting) => Some("not_completed"),
             _ => None,
         };
         TaskView {

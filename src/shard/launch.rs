@@ -10,7 +10,8 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::clock::Now;
-use crate::executor::{HandlerCall, HttpCall, RunAttempt, Work};
+use crate::executor::{Conditions, HandlerCall, HttpCall, RunAttempt, Work};
+use crate::shard::completion::Completions;
 use crate::shard::core::Launch;
 use crate::task::outcome::Failure;
 use crate::task::spec::{Action, HttpAction};
@@ -27,15 +28,34 @@ struct PushBody<'a> {
     generation: u32,
     due_at: String,
     payload: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    complete_url: Option<String>,
 }
 
 /// The order for an executor.
-pub fn attempt_of(launch: Launch, now: Now, cancel: CancellationToken) -> RunAttempt {
-    let work = match &launch.spec.action {
-        Action::Http(action) => match http_call(&launch, action, now) {
-            Some(call) => Work::Http(call),
+pub fn attempt_of(
+    launch: Launch,
+    completions: &Completions,
+    now: Now,
+    cancel: CancellationToken,
+) -> RunAttempt {
+    let of_http = |action: &HttpAction, question: Option<Conditions>| {
+        let url = completions.url_of(launch.task, launch.token);
+        let url = url.filter(|_| action.complete_by.is_some());
+        match http_call(&launch, action, url, now) {
+            Some(call) => Work::Http(HttpCall { question, ..call }),
             None => unfit("the URL or method of this task can't be read"),
-        },
+        }
+    };
+    let work = match &launch.spec.action {
+        Action::Http(action) => of_http(action, None),
+        Action::Poll(poll) => of_http(
+            &poll.http,
+            Some(Conditions {
+                done_if: poll.done_if.clone(),
+                failed_if: poll.failed_if.clone(),
+            }),
+        ),
         Action::Handler { name } => Work::Handler(HandlerCall {
             handler: name.clone(),
             topic: launch.topic.clone(),
@@ -45,7 +65,9 @@ pub fn attempt_of(launch: Launch, now: Now, cancel: CancellationToken) -> RunAtt
             due_at: launch.due_at,
             payload: launch.spec.payload.clone(),
         }),
-        Action::Pull | Action::None => unfit("this action is not run by an executor"),
+        Action::Pull | Action::CompleteOnly | Action::None => {
+            unfit("this action is not run by an executor")
+        }
     };
     RunAttempt {
         task: launch.task,
@@ -67,7 +89,12 @@ fn unfit(why: &str) -> Work {
     })
 }
 
-fn http_call(launch: &Launch, action: &HttpAction, now: Now) -> Option<HttpCall> {
+fn http_call(
+    launch: &Launch,
+    action: &HttpAction,
+    complete_url: Option<String>,
+    now: Now,
+) -> Option<HttpCall> {
     let payload = launch
         .spec
         .payload
@@ -83,9 +110,13 @@ fn http_call(launch: &Launch, action: &HttpAction, now: Now) -> Option<HttpCall>
         generation: launch.generation,
         due_at: launch.due_at.to_string(),
         payload,
+        complete_url,
     };
-    // A struct of texts and numbers always becomes JSON.
-    let body = serde_json::to_vec(&body).unwrap_or_default();
+    // What only asks for something has no body. A struct of texts and numbers always becomes JSON.
+    let body = match action.method.as_str() {
+        "GET" | "HEAD" if launch.spec.action.poll().is_some() => Vec::new(),
+        _ => serde_json::to_vec(&body).unwrap_or_default(),
+    };
     let mut headers = action.headers.clone();
     let mut set = |name: &str, value: String| headers.push((name.to_owned(), value));
     // The stage's place stays empty for a task without stages: the same id for every attempt of a generation.
@@ -110,7 +141,7 @@ fn http_call(launch: &Launch, action: &HttpAction, now: Now) -> Option<HttpCall>
     let typed = headers
         .iter()
         .any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-    if !typed {
+    if !typed && !body.is_empty() {
         headers.push(("content-type".to_owned(), "application/json".to_owned()));
     }
     Some(HttpCall {
@@ -120,6 +151,8 @@ fn http_call(launch: &Launch, action: &HttpAction, now: Now) -> Option<HttpCall>
         body: Bytes::from(body),
         expect_status: action.expect_status.clone(),
         success_if: action.success_if.clone(),
+        complete_by: action.complete_by,
+        question: None,
     })
 }
 

@@ -25,6 +25,8 @@ pub enum Place {
     InFlight,
     /// Paused or ended: nothing happens by itself but the end of its retention.
     AtRest,
+    /// Due, to be completed by somebody outside.
+    Awaiting,
 }
 
 impl Place {
@@ -36,10 +38,18 @@ impl Place {
         Self::Held,
         Self::InFlight,
         Self::AtRest,
-        // There is none with these numbers.
-        Self::AtRest,
+        Self::Awaiting,
+        // There is none with this number.
         Self::AtRest,
     ];
+
+    /// Whether the task has come due, and waits for somebody to take it.
+    pub fn is_due(self) -> bool {
+        matches!(
+            self,
+            Self::Ready | Self::Queued | Self::Held | Self::Awaiting
+        )
+    }
 }
 
 /// The clock an alarm follows.
@@ -105,9 +115,10 @@ pub fn alarms_of(task: &Task, place: Place) -> [Option<Setting>; 2] {
         Place::AtRest => task
             .expires
             .map(|at| (AlarmClock::Steady, at.0, Alarm::Expire(task.id))),
-        Place::Ready | Place::Queued | Place::Held => None,
+        Place::Ready | Place::Queued | Place::Held | Place::Awaiting => None,
     };
-    let counts = !task.state.is_ended() && task.state != State::Paused;
+    // A poll that is asked for the last time ends by the answer.
+    let counts = !task.state.is_ended() && task.state != State::Paused && !task.asks_last();
     let total = task
         .total_until()
         .filter(|_| counts)

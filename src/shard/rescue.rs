@@ -76,6 +76,8 @@ pub struct RescueCounts {
     pub failed: u64,
     /// Those of whom was told that they stay too long: attempts, and topics whose due tasks do not start.
     pub alerts: u64,
+    /// Polls whose time was over, and which were given up after they had been asked once more.
+    pub given_up: u64,
     /// How long there have been due tasks and free slots, and nothing started; 0 while there is progress.
     pub no_progress_ms: u64,
 }
@@ -111,6 +113,11 @@ impl Rescue {
     /// An attempt was started.
     pub fn note_start(&mut self) {
         self.started += 1;
+    }
+
+    /// A poll was given up.
+    pub fn note_given_up(&mut self) {
+        self.counts.given_up += 1;
     }
 
     /// Whether the sweep goes on.
@@ -232,7 +239,7 @@ impl ShardCore {
         }
         let started = self.rescue.started;
         let stuck = self.rescue.stuck.filter(|stuck| stuck.started == started);
-        let could = self.slots.next().is_some();
+        let could = self.slots.could_serve();
         let since = stuck
             .filter(|_| could)
             .map_or(now.mono, |stuck| stuck.since);

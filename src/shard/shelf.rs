@@ -41,6 +41,8 @@ const MARKS_ANEW: u64 = 32;
 const TIDY_AFTER: DurationMs = DurationMs::secs(2);
 /// What was committed is folded at the latest after this, so that a start has little to replay.
 const FOLD_AFTER: DurationMs = DurationMs::secs(5 * 60);
+/// A start that had to read more files than this folds at once, so that the next one does not.
+const FILES_READ_MAX: usize = 32;
 /// Dead chunks of so many bytes are worth a fold of their own.
 const TIDY_BYTES: u64 = 4 * 1024 * 1024;
 /// How long fewer dead bytes than that may lie about.
@@ -177,6 +179,8 @@ pub struct ShelfCounts {
 pub struct Shelf {
     options: ShelfOptions,
     reader: Option<Arc<dyn ReadChunks>>,
+    /// The same for whoever reads beside the shard.
+    beside: Option<Arc<dyn ReadChunks>>,
     recent: Memtable,
     /// Of the recent bytes, those of records that stayed through a fold.
     stayed_bytes: usize,
@@ -184,6 +188,8 @@ pub struct Shelf {
     /// The store works on a fold.
     is_folding: bool,
     folded_at: MonoMs,
+    /// The start was long for want of a fold.
+    is_overdue: bool,
     /// Folded chunks whose records are still to be found there.
     placing: VecDeque<ChunkIndex>,
     chunks: Vec<Option<ChunkMeta>>,
@@ -216,11 +222,13 @@ impl Shelf {
         Self {
             options,
             reader: None,
+            beside: None,
             recent: Memtable::default(),
             stayed_bytes: 0,
             folding: None,
             is_folding: false,
             folded_at: MonoMs(0),
+            is_overdue: false,
             placing: VecDeque::new(),
             chunks: Vec::new(),
             free: Vec::new(),
@@ -237,9 +245,15 @@ impl Shelf {
         }
     }
 
-    /// From here on chunks are read there.
-    pub fn read_from(&mut self, reader: Arc<dyn ReadChunks>) {
+    /// So many files were read at the start.
+    pub fn note_files_read(&mut self, files: usize) {
+        self.is_overdue = files > FILES_READ_MAX;
+    }
+
+    /// From here on chunks are read there: by the shard itself, and by others beside it.
+    pub fn read_from(&mut self, reader: Arc<dyn ReadChunks>, beside: Arc<dyn ReadChunks>) {
         self.reader = Some(reader);
+        self.beside = Some(beside);
     }
 
     fn reader(&self) -> Result<&Arc<dyn ReadChunks>, StoreError> {
@@ -475,7 +489,8 @@ impl Shelf {
         };
         let has_recent = !self.recent.tasks.is_empty() || !self.recent.notes.is_empty();
         let can_drop = !self.empty.is_empty() && !self.is_pinned();
-        self.unfolded_bytes() >= self.options.fold_bytes
+        self.is_overdue
+            || self.unfolded_bytes() >= self.options.fold_bytes
             || (since >= FOLD_AFTER && has_recent)
             || (since >= TIDY_AT_LAST && can_drop)
             || (since >= TIDY_AFTER && can_drop && empty_bytes() >= TIDY_BYTES)
@@ -507,7 +522,7 @@ impl Shelf {
             dead: meta.dead,
             live: meta.live(),
         });
-        Some((parts.collect(), Arc::clone(self.reader.as_ref()?)))
+        Some((parts.collect(), Arc::clone(self.beside.as_ref()?)))
     }
 
     /// How much folding a commit of so many bytes has to take along, so that memory stays bounded.
@@ -531,6 +546,7 @@ impl Shelf {
         self.folding = Some(Arc::clone(&table));
         self.is_folding = true;
         self.folded_at = now;
+        self.is_overdue = false;
         let marks = if self.counts.folds.is_multiple_of(MARKS_ANEW) {
             let all = self.chunks().map(|(_, meta)| (meta.id, meta.dead));
             Marks::All(all.filter(|(_, dead)| *dead != 0).collect())

@@ -20,14 +20,104 @@
 //!
 //! At most 4096 tasks of a topic are set aside; then it waits as a whole. Cost: O(log n) per change; a look for the next
 //! passes over the lines whose topic or host has its share, and over none while no slot is free.
+//!
+//! There are several sets of slots, one per [`Track`], each with lines and shares of its own. So questions that hang keep
+//! no work waiting, and the last question of a poll does not stand behind those that it is to put an end to.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::ids::{ById, IdSet, TaskId};
-use crate::task::spec::{ByTopic, HostId, TopicName};
+use crate::task::model::Task;
+use crate::task::spec::{Action, ByTopic, HostId, TopicName};
 
 /// Most tasks of a topic that are set aside for full hosts, each of which was read to learn its host.
 const ASIDE_MAX: usize = 4096;
+
+/// What an attempt is to its shard: each kind has slots of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Track {
+    /// A push, or a handler.
+    Work,
+    /// A question of a poll.
+    Questions,
+    /// The last question of a poll.
+    LastQuestions,
+}
+
+impl Track {
+    /// All of them. Who waits longest for a slot is the one who has the most time.
+    pub const ALL: [Self; 3] = [Self::LastQuestions, Self::Questions, Self::Work];
+
+    /// That of a task's next attempt, or of the one that is out.
+    pub fn of(task: &Task) -> Self {
+        match &task.spec.action {
+            Action::Poll(_) if task.asks_last() => Self::LastQuestions,
+            Action::Poll(_) => Self::Questions,
+            _ => Self::Work,
+        }
+    }
+}
+
+/// The slots of all tracks.
+#[derive(Debug)]
+pub struct Tracks {
+    work: Slots,
+    questions: Slots,
+    last_questions: Slots,
+}
+
+impl Tracks {
+    /// So many slots for work and for questions, and of each so many for one host.
+    pub fn new(running_max: usize, questions_max: usize, per_host_max: usize) -> Self {
+        Self {
+            work: Slots::new(running_max, per_host_max),
+            questions: Slots::new(questions_max, per_host_max),
+            last_questions: Slots::new(questions_max, per_host_max),
+        }
+    }
+
+    /// The slots of a track.
+    pub fn of(&self, track: Track) -> &Slots {
+        match track {
+            Track::Work => &self.work,
+            Track::Questions => &self.questions,
+            Track::LastQuestions => &self.last_questions,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn of_mut(&mut self, track: Track) -> &mut Slots {
+        match track {
+            Track::Work => &mut self.work,
+            Track::Questions => &mut self.questions,
+            Track::LastQuestions => &mut self.last_questions,
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Slots> {
+        Track::ALL.into_iter().map(|track| self.of(track))
+    }
+
+    /// Whether nobody waits on any track.
+    pub fn nobody_waits(&self) -> bool {
+        self.all().all(Slots::nobody_waits)
+    }
+
+    /// Whether somebody waits who may have a slot.
+    pub fn could_serve(&self) -> bool {
+        self.all().any(|slots| slots.next().is_some())
+    }
+
+    /// Who has a slot, in no order.
+    pub fn taken(&self) -> impl Iterator<Item = TaskId> {
+        self.all().flat_map(|slots| slots.taken().iter().copied())
+    }
+
+    /// The first of each line.
+    pub fn heads(&self) -> impl Iterator<Item = (&TopicName, i64, TaskId)> {
+        self.all().flat_map(Slots::heads)
+    }
+}
 
 /// Slots and the lines before them. See the module's header.
 #[derive(Debug)]

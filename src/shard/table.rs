@@ -812,7 +812,9 @@ impl TaskTable {
             };
             let stays = match entry.place {
                 Place::InFlight => true,
-                Place::Ready | Place::Queued | Place::Held => entry.task.total_until().is_some(),
+                Place::Ready | Place::Queued | Place::Held | Place::Awaiting => {
+                    entry.task.total_until().is_some()
+                }
                 // It came due and went back there: released, or its clock was stepped back.
                 Place::Wheel => {
                     entry.task.state == State::Pending && entry.task.total_until().is_some()
@@ -829,7 +831,7 @@ impl TaskTable {
 
 /// Whether nothing is to be noted of a task when it comes due, but that it waits for a slot.
 fn queues_asleep(task: &Task) -> bool {
-    task.spec.action.is_dispatched() && task.spec.timeouts.total.is_none()
+    task.spec.action.is_dispatched() && task.total().is_none()
 }
 
 /// What a row says of when: the end of a task that has ended, else its due time.

@@ -171,6 +171,17 @@ pub struct Batch {
     largest: usize,
 }
 
+/// What was got out of a batch that is damaged.
+#[derive(Debug)]
+pub struct Salvaged {
+    /// The changes that read back.
+    pub batch: Batch,
+    /// The records of changes that do not, by the names that stand there.
+    pub doubtful: Vec<RecordKey>,
+    /// Whether these are all its changes; else what follows in it can't be told apart.
+    pub is_all: bool,
+}
+
 /// Grows until it is sealed; then its slices are shared.
 #[derive(Clone, PartialEq, Eq)]
 enum Buffer {
@@ -320,6 +331,39 @@ impl Batch {
         })
     }
 
+    /// What can be read of a payload that is not what was written: each value by its own sum. Its time is not known.
+    pub fn salvage(payload: &[u8]) -> Salvaged {
+        let mut salvaged = Salvaged {
+            batch: Self::new(SteadyMs(0)),
+            doubtful: Vec::new(),
+            is_all: true,
+        };
+        let mut at = BATCH_HEADER_BYTES;
+        while at < payload.len() {
+            let Some(found) = Found::read(payload, at) else {
+                // A journal fills its frames up with zeros.
+                salvaged.is_all = payload[at..].iter().all(|byte| *byte == 0);
+                break;
+            };
+            let reads = match (&found.value, found.key) {
+                (None, _) => true,
+                (Some(range), RecordKey::Task(id)) if found.is_cancel => {
+                    decode_cancel(id, &payload[range.clone()]).is_ok()
+                }
+                (Some(range), RecordKey::Task(id)) => {
+                    decode_task(id, &payload[range.clone()]).is_ok()
+                }
+                (Some(range), note) => decode_note(note, &payload[range.clone()]).is_ok(),
+            };
+            match reads {
+                true => salvaged.batch.copy(&payload[at..found.end], &found),
+                false => salvaged.doubtful.push(found.key),
+            }
+            at = found.end;
+        }
+        salvaged
+    }
+
     /// The size of its largest value, in bytes.
     pub fn largest(&self) -> usize {
         self.largest
@@ -383,6 +427,14 @@ impl Batch {
         self.changes += 1;
         self.largest = self.largest.max(length);
         record
+    }
+
+    /// Adds a change as it stands in another batch.
+    fn copy(&mut self, bytes: &[u8], found: &Found) {
+        self.open().extend_from_slice(bytes);
+        self.changes += 1;
+        let value = found.value.as_ref().map_or(0, std::ops::Range::len);
+        self.largest = self.largest.max(value);
     }
 
     fn remove(&mut self, key: RecordKey) {

@@ -19,12 +19,13 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::ops::{Deref, RangeBounds};
-use std::panic::{self, AssertUnwindSafe};
+use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::panics::contained;
 use crate::store::{StoreError, directory};
 
 /// Largest entry, in bytes: key and value.
@@ -259,13 +260,9 @@ pub fn caught<T>(
     });
     let before = IS_CAUGHT.replace(true);
     // Who meets a panic here gives the database up.
-    let done = panic::catch_unwind(AssertUnwindSafe(work));
+    let done = contained(work);
     IS_CAUGHT.set(before);
-    done.unwrap_or_else(|panic| {
-        let words = panic.downcast_ref::<&str>().copied();
-        let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Err(corrupt_file(path, words.unwrap_or("it panics")))
-    })
+    done.unwrap_or_else(|words| Err(corrupt_file(path, &words)))
 }
 
 fn corrupt_file(path: &Path, why: &str) -> StoreError {

@@ -297,6 +297,7 @@ impl ShardStore for MemStore {
             epoch: disk.epoch,
             steady: disk.steady,
             seed: disk.seed,
+            files_read: 0,
         })
     }
 

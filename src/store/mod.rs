@@ -87,6 +87,9 @@ pub struct Begun {
     pub steady: SteadyMs,
     /// The seed of this store's key hashes: drawn once, the same for ever.
     pub seed: u64,
+    /// Files that had to be read for what was committed since the last fold. Each owner begins one, so that one which
+    /// dies again and again makes every next start longer, until there is a fold.
+    pub files_read: usize,
 }
 
 /// Something that a new owner finds.

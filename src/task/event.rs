@@ -49,6 +49,13 @@ pub enum Event {
         /// When it had started.
         started_at: Option<WallMs>,
     },
+    /// What somebody outside says became of an attempt, which may still be under way here.
+    Answered {
+        /// The attempt.
+        token: AttemptToken,
+        /// Its outcome.
+        outcome: Outcome,
+    },
     /// The topic lets an answer count that came when its attempt was over.
     AcceptedLate {
         /// The attempt.
@@ -148,6 +155,7 @@ impl Event {
             Self::Heartbeat { .. } => "heartbeat",
             Self::Snoozed { .. } => "snooze",
             Self::Finished { .. } => "finish",
+            Self::Answered { .. } => "complete",
             Self::AcceptedLate { .. } => "accept",
             Self::Overdue { .. } => "overdue",
             Self::TotalTimeOver => "total time",

@@ -19,7 +19,7 @@ pub struct AttemptRecord {
     pub started_at: Option<WallMs>,
     /// When its end was learnt.
     pub ended_at: WallMs,
-    /// `http`, `pull`, `handler`.
+    /// `http`, `pull`, `handler`, `poll`.
     pub executor: &'static str,
     /// The worker that held it, for a pull.
     pub worker: Option<String>,
@@ -45,6 +45,10 @@ impl ErrorNote {
             Outcome::Failed(failure) => Some(Self {
                 code: note(&failure.code),
                 message: note(&failure.message),
+            }),
+            Outcome::NotYet { answer } => Some(Self {
+                code: outcome.name().to_owned(),
+                message: note(answer),
             }),
             _ => None,
         }

@@ -119,7 +119,9 @@ impl Said {
                 result_dropped,
             } => (result.clone(), *result_dropped),
             Outcome::Failed(_) => (None, false),
-            Outcome::TimedOut
+            Outcome::NotYet { .. }
+            | Outcome::Accepted { .. }
+            | Outcome::TimedOut
             | Outcome::LeaseExpired
             | Outcome::Snoozed
             | Outcome::Cancelled
@@ -137,7 +139,9 @@ impl Said {
     /// The attempt that an event answers for, and what is said of it.
     fn in_event(event: &Event) -> Option<(AttemptToken, Self)> {
         match event {
-            Event::Finished { token, outcome, .. } => Some((*token, Self::of(outcome)?)),
+            Event::Finished { token, outcome, .. } | Event::Answered { token, outcome } => {
+                Some((*token, Self::of(outcome)?))
+            }
             Event::Complete {
                 result,
                 token: Some(token),

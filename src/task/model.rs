@@ -7,7 +7,7 @@ use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, TaskId};
 use crate::limits;
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
-use crate::task::spec::{RawJson, TaskKey, TaskSpec, TopicName};
+use crate::task::spec::{POLL_FOR, RawJson, TaskKey, TaskSpec, TopicName};
 
 /// Where a task stands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -159,6 +159,8 @@ pub enum WaitingFor {
     Retry,
     /// A worker asked for the task later.
     Snooze,
+    /// What is asked for is not so yet.
+    Poll,
 }
 
 impl WaitingFor {
@@ -167,6 +169,7 @@ impl WaitingFor {
         match self {
             Self::Retry => "retry",
             Self::Snooze => "snooze",
+            Self::Poll => "poll",
         }
     }
 }
@@ -234,7 +237,8 @@ pub struct LiveAttempt {
     pub started_at: Option<WallMs>,
     /// The worker that holds it.
     pub worker: Option<String>,
-    /// Its lease, for a pull; a heartbeat renews it by this length.
+    /// For how long it is in other hands: those of a worker, or of a receiver that will complete it later. A heartbeat
+    /// renews it by this length.
     pub lease: Option<DurationMs>,
     /// Without an answer by then it counts as lost. Not stored: a start begins it anew.
     pub report_by: MonoMs,
@@ -364,9 +368,37 @@ impl Task {
         }
     }
 
+    /// How long all attempts together may take, from the first due time: for a poll that is what its last question
+    /// waits for.
+    pub fn total(&self) -> Option<DurationMs> {
+        let total = self.spec.timeouts.total;
+        match self.spec.action.poll() {
+            Some(poll) => match (poll.within, total) {
+                (Some(within), Some(total)) => Some(within.min(total)),
+                (within, total) => within.or(total).or(Some(POLL_FOR)),
+            },
+            None => total,
+        }
+    }
+
     /// When all attempts together must be over; `None` without such a limit or before the first due time.
     pub fn total_until(&self) -> Option<SteadyMs> {
-        Some(self.first_due?.after(self.spec.timeouts.total?))
+        Some(self.first_due?.after(self.total()?))
+    }
+
+    /// Whether an attempt is out that an executor of ours works on, or is about to.
+    pub fn runs_here(&self) -> bool {
+        let live = self.live.as_ref();
+        self.spec.action.is_dispatched() && live.is_some_and(|live| live.lease.is_none())
+    }
+
+    /// Whether the next question of this poll, or the one that is out, is its last: it is asked when the time is over.
+    pub fn asks_last(&self) -> bool {
+        self.spec.action.poll().is_some()
+            && self.next.lane == Lane::Steady
+            && self
+                .total_until()
+                .is_some_and(|until| self.next.fire_ms >= until.0)
     }
 
     /// Notes that a request changed it, so that the same one, sent again, does not change it twice.

@@ -16,6 +16,16 @@ pub enum Outcome {
     },
     /// The target said no, could not be reached, or broke.
     Failed(Failure),
+    /// What was asked is not so yet; uses no attempt.
+    NotYet {
+        /// The status and the beginning of the answer, for people.
+        answer: String,
+    },
+    /// The receiver took the work on (202) and will say within this time what became of it.
+    Accepted {
+        /// Counted from now, and anew from each of its heartbeats.
+        complete_by: DurationMs,
+    },
     /// The attempt's time was up before an answer came.
     TimedOut,
     /// A worker's lease ran out without an answer.
@@ -34,7 +44,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Stable code: `http_503`, `connect`, `dns`, `tls`, `redirect`, `protocol`, `blocked_address`, `condition_false`,
-    /// `condition_error`, `panic`, or a worker's own.
+    /// `condition_error`, `failed_if`, `panic`, or a worker's own.
     pub code: String,
     /// What happened, for a person; at most 1 KiB.
     pub message: String,
@@ -52,6 +62,8 @@ impl Outcome {
         match self {
             Self::Succeeded { .. } => "succeeded",
             Self::Failed(_) => "failed",
+            Self::NotYet { .. } => "not_yet",
+            Self::Accepted { .. } => "accepted",
             Self::TimedOut => "timeout",
             Self::LeaseExpired => "lease_expired",
             Self::Snoozed => "snoozed",

@@ -126,6 +126,10 @@ pub enum Action {
     Http(HttpAction),
     /// Wait for an outside worker to lease it.
     Pull,
+    /// Ask an outside system again and again, until a condition over its answer holds.
+    Poll(Box<Poll>),
+    /// Wait for somebody outside to say that it is done.
+    CompleteOnly,
     /// Run a handler of the embedding process.
     Handler {
         /// The name it was registered under.
@@ -141,24 +145,53 @@ impl Action {
         match self {
             Self::Http(_) => "http",
             Self::Pull => "pull",
+            Self::Poll(_) => "poll",
+            Self::CompleteOnly => "complete_only",
             Self::Handler { .. } => "handler",
             Self::None => "none",
         }
     }
 
-    /// Whom it goes to, if it is a push.
+    /// Whom it goes to, if it is a request.
     pub fn host(&self) -> Option<HostId> {
         match self {
             Self::Http(http) => Some(http.host()),
-            Self::Pull | Self::Handler { .. } | Self::None => None,
+            Self::Poll(poll) => Some(poll.http.host()),
+            Self::Pull | Self::CompleteOnly | Self::Handler { .. } | Self::None => None,
         }
     }
 
     /// Whether an executor of ours starts it, so that a start must be written before.
     pub fn is_dispatched(&self) -> bool {
-        matches!(self, Self::Http(_) | Self::Handler { .. })
+        matches!(self, Self::Http(_) | Self::Handler { .. } | Self::Poll(_))
+    }
+
+    /// The poll, if it is one.
+    pub fn poll(&self) -> Option<&Poll> {
+        match self {
+            Self::Poll(poll) => Some(poll),
+            _ => None,
+        }
     }
 }
+
+/// Asks every so often until an answer says that it is done, or that it failed, or the time is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Poll {
+    /// The question.
+    pub http: HttpAction,
+    /// From one answer to the next question.
+    pub every: DurationMs,
+    /// From the due time to the last question; `None`: the task's total time, else [`POLL_FOR`].
+    pub within: Option<DurationMs>,
+    /// What is true of the answer that ends it: an expression over `status`, `headers` and `body`.
+    pub done_if: String,
+    /// What is true of an answer that ends it as failed.
+    pub failed_if: Option<String>,
+}
+
+/// How long a poll goes on that has no other end.
+pub const POLL_FOR: DurationMs = DurationMs::secs(300);
 
 /// An HTTP request to a customer's receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,6 +206,9 @@ pub struct HttpAction {
     pub expect_status: Vec<u16>,
     /// What must be true of an answer with such a status: an expression over `status`, `headers` and `body`.
     pub success_if: Option<String>,
+    /// The receiver may complete it later, by a URL that the request carries: so much later, unless its answer (a 202)
+    /// says otherwise.
+    pub complete_by: Option<DurationMs>,
 }
 
 /// Whom a push goes to: a host and its port.
@@ -310,6 +346,7 @@ mod tests {
                 headers,
                 expect_status,
                 success_if: None,
+                complete_by: None,
             }
             .host()
         };

@@ -79,8 +79,15 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
 
     match event {
         Event::CameDue if waits => {
+            let is_first = task.first_due.is_none();
             come_due(task, ctx);
-            Ok(Applied::InMemory)
+            // Nothing else writes when its time began.
+            if is_first && task.spec.action == Action::CompleteOnly {
+                log(task, state, "due, to be completed from outside", ctx);
+                Ok(Applied::Changed)
+            } else {
+                Ok(Applied::InMemory)
+            }
         }
         Event::CameDue => illegal,
 
@@ -90,8 +97,12 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
                 task.lateness_ms = Some(lateness(task, ctx.now));
                 end(task, State::Succeeded, "due", ctx);
             } else {
+                let asks_on = task.waiting_for == Some(WaitingFor::Poll);
                 take_attempt(task, State::Dispatched, None, None, report_by);
-                log(task, state, "handed out, to start at its due time", ctx);
+                if !asks_on {
+                    log(task, state, "handed out, to start at its due time", ctx);
+                }
+                task.updated_at = ctx.now.wall;
             }
             Ok(Applied::Changed)
         }
@@ -158,8 +169,18 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             started_at,
         } => {
             check_token(task, token)?;
+            // Said twice: the receiver has it already.
+            if matches!(outcome, Outcome::Accepted { .. }) && !task.runs_here() {
+                return Ok(Applied::Unchanged);
+            }
             settle(task, outcome, started_at, ctx);
             Ok(Applied::Changed)
+        }
+
+        Event::Answered { token, outcome } => {
+            check_token(task, token)?;
+            settle(task, outcome, None, ctx);
+            Ok(Applied::ChangedAndStop(token))
         }
 
         Event::AcceptedLate { attempt, outcome } if open || state.is_in_flight() => {
@@ -185,6 +206,18 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             }
         }
 
+        // It is asked once more, now.
+        Event::TotalTimeOver if task.asks_last() => Ok(Applied::Unchanged),
+        Event::TotalTimeOver if waits && task.spec.action.poll().is_some() => {
+            wait_again(
+                task,
+                Due::after(DurationMs(0), ctx.now),
+                WaitingFor::Poll,
+                ctx,
+            );
+            log(task, state, "its time is over: asked once more", ctx);
+            Ok(Applied::Changed)
+        }
         Event::TotalTimeOver if waits => {
             let error = task.last_outcome.take().and_then(|last| last.error);
             task.last_outcome = Some(LastOutcome {
@@ -202,10 +235,8 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         Event::TotalTimeOver => Ok(Applied::Unchanged),
 
         Event::Recovered if state.is_in_flight() => {
-            if task.spec.action == Action::Pull {
-                if let Some(live) = &mut task.live {
-                    live.report_by = ctx.now.mono.after(live.lease.unwrap_or_default());
-                }
+            if let Some(live) = task.live.as_mut().filter(|live| live.lease.is_some()) {
+                live.report_by = ctx.now.mono.after(live.lease.unwrap_or_default());
                 Ok(Applied::InMemory)
             } else if task.next.is_reached(ctx.now) {
                 settle(task, Outcome::Unknown, None, ctx);
@@ -229,6 +260,10 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
 
         Event::HandedBack { was_started } if state.is_in_flight() => {
             let token = task.token;
+            if was_started && task.spec.action.poll().is_some() {
+                settle(task, Outcome::Unknown, None, ctx);
+                return Ok(Applied::ChangedAndStop(token));
+            }
             if was_started && task.spec.delivery == Delivery::AtMostOnce {
                 settle(task, Outcome::Unknown, None, ctx);
                 return Ok(Applied::ChangedAndStop(token));

@@ -19,10 +19,10 @@ use crate::task::model::{
 };
 use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
 use crate::task::spec::{
-    Action, Class, Delivery, HttpAction, RawJson, TaskKey, TaskSpec, Timeouts, TopicName,
+    Action, Class, Delivery, HttpAction, Poll, RawJson, TaskKey, TaskSpec, Timeouts, TopicName,
 };
 
-const OUTCOMES: [&str; 9] = [
+const OUTCOMES: [&str; 10] = [
     "succeeded",
     "failed",
     "timeout",
@@ -32,6 +32,7 @@ const OUTCOMES: [&str; 9] = [
     "given_back",
     "outcome_unknown",
     "total_time",
+    "not_yet",
 ];
 
 /// Task number `n` of many alike: a keyed push with 60 bytes of payload, due half an hour after its creation.
@@ -52,6 +53,7 @@ pub fn plain_task(n: u64) -> Task {
             headers: Vec::new(),
             expect_status: Vec::new(),
             success_if: None,
+            complete_by: None,
         }),
         payload: Some(RawJson::from(format!(
             r#"{{"order_id":{n:08},"customer":"c-17","amount_cents":129900}}"#
@@ -76,6 +78,7 @@ pub fn golden_task() -> Task {
             headers: vec![("x-shop".into(), "a".into())],
             expect_status: vec![200, 404],
             success_if: None,
+            complete_by: None,
         }),
         payload: Some(RawJson::from(r#"{"order_id":42}"#.to_owned())),
         retry: RetryPolicy {
@@ -156,7 +159,9 @@ prop_compose! {
         (created_at, updated_at, ended_at) in (wall(), wall(), option::of(wall())),
         (attempts, attempt, token, thaw) in any::<(u32, u32, u64, u32)>(),
         (live, pause) in (option::of(a_live_attempt()), option::of(a_pause())),
-        waiting_for in option::of(prop::sample::select(vec![WaitingFor::Retry, WaitingFor::Snooze])),
+        waiting_for in option::of(prop::sample::select(vec![
+            WaitingFor::Retry, WaitingFor::Snooze, WaitingFor::Poll,
+        ])),
         dead_reason in option::of(prop::sample::select(DeadReason::ALL.to_vec())),
         last_outcome in option::of(a_last_outcome()),
         (result, result_dropped, lateness_ms) in (option::of(some_json()), any::<bool>(), any::<Option<i64>>()),
@@ -302,7 +307,7 @@ prop_compose! {
     fn an_attempt()(
         (attempt, token, generation) in any::<(u32, u64, u32)>(),
         (started_at, ended_at) in (option::of(wall()), wall()),
-        executor in prop::sample::select(vec!["http", "pull", "handler"]),
+        executor in prop::sample::select(vec!["http", "pull", "handler", "poll"]),
         worker in option::of(text()),
         outcome in an_outcome(),
         error in option::of(an_error()),
@@ -327,24 +332,44 @@ prop_compose! {
 }
 
 fn an_action() -> impl Strategy<Value = Action> {
-    let statuses = vec(any::<u16>(), 0..3);
-    let http = (text(), text(), pairs(), statuses, option::of(text())).prop_map(
-        |(url, method, headers, expect_status, success_if)| {
-            Action::Http(HttpAction {
-                url,
-                method,
-                headers,
-                expect_status,
-                success_if,
-            })
-        },
+    let http = (an_http_action(), option::of(length()));
+    let poll = (
+        (an_http_action(), length(), option::of(length())),
+        (text(), option::of(text())),
     );
     prop_oneof![
-        http,
+        http.prop_map(|(http, complete_by)| Action::Http(HttpAction {
+            complete_by,
+            ..http
+        })),
+        poll.prop_map(|((http, every, within), (done_if, failed_if))| {
+            Action::Poll(Box::new(Poll {
+                http,
+                every,
+                within,
+                done_if,
+                failed_if,
+            }))
+        }),
+        Just(Action::CompleteOnly),
         Just(Action::Pull),
         text().prop_map(|name| Action::Handler { name }),
         Just(Action::None),
     ]
+}
+
+fn an_http_action() -> impl Strategy<Value = HttpAction> {
+    let statuses = vec(any::<u16>(), 0..3);
+    (text(), text(), pairs(), statuses, option::of(text())).prop_map(
+        |(url, method, headers, expect_status, success_if)| HttpAction {
+            url,
+            method,
+            headers,
+            expect_status,
+            success_if,
+            complete_by: None,
+        },
+    )
 }
 
 fn pairs() -> impl Strategy<Value = Vec<(String, String)>> {

@@ -17,7 +17,7 @@ use crate::task::model::Task;
 use crate::task::new_task::When;
 use crate::task::outcome::{Failure, Outcome};
 use crate::task::retry::{Backoff, RetryPolicy};
-use crate::task::spec::{Action, Delivery, HttpAction, TaskKey, TaskSpec, TopicName};
+use crate::task::spec::{Action, Delivery, HttpAction, Poll, TaskKey, TaskSpec, TopicName};
 
 /// When tests begin: 2026-11-30T00:53:20Z.
 pub const START: WallMs = WallMs(1_796_000_000_000);
@@ -106,7 +106,22 @@ impl TaskFixture {
             headers: Vec::new(),
             expect_status: Vec::new(),
             success_if: None,
+            complete_by: None,
         }))
+    }
+
+    /// With a poll of a system on this machine, so often and for so long.
+    pub fn poll(self, every: DurationMs, within: DurationMs) -> Self {
+        let Action::Http(http) = self.clone().push().spec.action else {
+            return self;
+        };
+        self.action(Action::Poll(Box::new(Poll {
+            http,
+            every,
+            within: Some(within),
+            done_if: "body.done".to_owned(),
+            failed_if: None,
+        })))
     }
 
     /// Never to be attempted again while its outcome is unknown.

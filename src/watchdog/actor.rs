@@ -12,8 +12,8 @@
 //!
 //! Or it hangs in any of these places: then it is told to leave, and given up after the grace ([`ladder`](super::ladder)).
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, System};
@@ -22,13 +22,14 @@ use tracing::{debug, error, info, warn};
 
 use crate::clock::{Clock, DurationMs, MonoMs};
 use crate::failpoints;
+use crate::panics::{contained, panicked};
 
 use super::Board;
 use super::child::{
     ChildContext, ChildId, ChildSpec, ChildState, ChildStatus, Excused, FaultKind, Generation,
     KillSwitch, PulseStatus, StartChild, StartFault,
 };
-use super::death_notice::{Death, DeathCause, DeathNotice, message_of};
+use super::death_notice::{Death, DeathCause, DeathNotice};
 use super::ladder::{Supervision, Zombie};
 use super::liveness::{Verdict, verdict};
 use super::pulse::Pulse;
@@ -136,6 +137,13 @@ impl Child {
         self.waits = true;
     }
 
+    /// A person asks for it: nothing that was counted before is held against it.
+    fn start_afresh(&mut self, now: MonoMs) {
+        self.history.clear();
+        self.held = 0;
+        self.wait_for_turn(now);
+    }
+
     /// Whether a start is under way that others have to wait for.
     fn has_turn(&self) -> bool {
         let starts = |life: &Life| life.start.is_none();
@@ -180,10 +188,8 @@ impl Child {
         let thread = std::thread::Builder::new()
             .name(format!("start-{}", self.status.name))
             .spawn(move || {
-                let result = catch_unwind(AssertUnwindSafe(|| start(context)));
-                let result = result.unwrap_or_else(|panic| {
-                    let fault = format!("start panicked: {}", message_of(&*panic));
-                    Err(StartFault::new(fault))
+                let result = contained(|| start(context)).unwrap_or_else(|words| {
+                    Err(StartFault::new(format!("start {}", panicked(words))))
                 });
                 tell.do_send(ended(result));
             });
@@ -248,8 +254,7 @@ impl Child {
             }
             Some(_) if life.asked && life.doomed.is_none() => {
                 info!(%child, %generation, "child is started again, as asked");
-                self.history.clear();
-                self.wait_for_turn(now);
+                self.start_afresh(now);
             }
             Some(rules) => self.decide(life, now, rules),
         }
@@ -416,7 +421,7 @@ impl Life {
             None => (DeathCause::Stopped, None),
         };
         match (cause, words) {
-            (DeathCause::Panicked, Some(words)) => format!("panicked: {words}"),
+            (DeathCause::Panicked, Some(words)) => panicked(words),
             (DeathCause::Panicked, None) => "panicked".to_owned(),
             (DeathCause::Stopped, Some(words)) => words,
             (DeathCause::Stopped, None) => "stopped unasked".to_owned(),
@@ -491,6 +496,9 @@ impl WatchdogActor {
 
     /// Starts those that wait and whose turn it is.
     fn start_in_turn(&mut self, now: MonoMs) {
+        if self.board.shut_down.load(Ordering::Acquire) {
+            return;
+        }
         let under_way = self.children.iter().filter(|child| child.has_turn());
         let mut free = (self.supervision.starts_max.max(1)).saturating_sub(under_way.count());
         for child in self.children.iter_mut().filter(|child| child.waits) {
@@ -669,8 +677,7 @@ impl Handler<Restart> for WatchdogActor {
                 life.ask_to_leave(now);
             }
             None => {
-                child.history.clear();
-                child.wait_for_turn(now);
+                child.start_afresh(now);
                 self.start_in_turn(now);
                 self.publish();
             }

@@ -249,12 +249,14 @@ pub enum ChildState {
         /// When.
         until: MonoMs,
     },
-    /// It died too often and stays down until a person asks for it.
+    /// It stays down until a person asks for it: it died too often, another start would be no better, or what it needs
+    /// only a new process frees.
     Parked {
         /// Why, for a person.
         reason: String,
     },
-    /// It ended after [`Watchdog::shutdown`](super::Watchdog::shutdown) and stays down.
+    /// It stays down, since [`Watchdog::shutdown`](super::Watchdog::shutdown): it has ended after that, or was down
+    /// then.
     Stopped,
 }
 
@@ -309,7 +311,7 @@ impl ChildStatus {
         self.state == ChildState::Running
     }
 
-    /// Whether the child was given up.
+    /// Whether the child stays down until a person asks for it.
     pub fn is_parked(&self) -> bool {
         matches!(self.state, ChildState::Parked { .. })
     }

@@ -7,13 +7,13 @@
 //! Fields drop in the order they are declared: make the notice the **last** field, so that a successor is
 //! only started when everything else of its predecessor is gone.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use crate::limits::NOTE_BYTES_MAX;
+use crate::panics::words_of;
 
 use super::child::{ChildId, Generation};
 
@@ -88,18 +88,11 @@ impl LastWords {
     /// Does `work`; if it panics, writes down with which message, and lets the panic go on.
     pub fn hear<T>(&self, work: impl FnOnce() -> T) -> T {
         // Whatever the panic has left half done goes down with the child.
-        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-            self.say(message_of(&*panic));
-            resume_unwind(panic)
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|thrown| {
+            self.say(words_of(&*thrown));
+            resume_unwind(thrown)
         })
     }
-}
-
-/// What a panic says.
-pub(crate) fn message_of(panic: &(dyn Any + Send)) -> &str {
-    let words = panic.downcast_ref::<&str>().copied();
-    let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    words.unwrap_or("no message")
 }
 
 impl Drop for DeathNotice {

@@ -107,7 +107,7 @@
 //!     }
 //! });
 //! let watchdog = Watchdog::start(clock, vec![spec]);
-//! watchdog.wait_all_running(DurationMs::secs(10))?;
+//! watchdog.wait_all_running(DurationMs::secs(10), None)?;
 //!
 //! // It panics; whoever asks the office from now on finds its successor.
 //! meter.who().expect("it runs").do_send(Reading(-1));
@@ -122,6 +122,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix::{Actor, Addr, AsyncContext};
 use parking_lot::{Condvar, Mutex};
@@ -144,7 +145,6 @@ pub use child::{
     ChildContext, ChildId, ChildSpec, ChildState, ChildStatus, Excused, Generation, KillSwitch,
     NamedArbiter, PulseStatus, StartChild, StartFault, named_arbiter,
 };
-pub(crate) use death_notice::message_of;
 pub use death_notice::{Death, DeathCause, DeathNotice, LastWords};
 pub use ladder::{LastRung, Supervision};
 pub use liveness::{Bounds, Verdict};
@@ -167,11 +167,20 @@ pub struct UnknownChild(pub String);
 
 /// Some children are not up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not running: {}", .children.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+#[error(
+    "not running: {}{}",
+    .children.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    if *.is_watched { "" } else { "; and the watchdog, which starts them, does not answer" }
+)]
 pub struct NotRunning {
     /// Those that are not.
     pub children: Vec<ChildStatus>,
+    /// Whether their watchdog gives signs of life.
+    pub is_watched: bool,
 }
+
+/// How often who waits for children looks whether their watchdog is still there.
+const LOOK_EVERY: DurationMs = DurationMs(100);
 
 impl Watchdog {
     /// Starts the watchdog on its own thread, and all children, each on its own; waits for none of them. What hangs is
@@ -202,6 +211,7 @@ impl Watchdog {
             children: Mutex::new(children.iter().map(|child| child.status.clone()).collect()),
             changed: Condvar::new(),
             watchdog_pulse: Pulse::new(now),
+            shut_down: AtomicBool::new(false),
         });
         let arbiter = named_arbiter("watchdog").expect("the machine has a thread for the watchdog");
         let addr = WatchdogActor::start_in_arbiter(&arbiter.handle(), {
@@ -223,21 +233,47 @@ impl Watchdog {
         &self.board
     }
 
-    /// Blocks this thread until all children run, or one is parked, or `timeout` has passed.
+    /// Blocks this thread until all children run, or one is parked, or `longest` has passed, or the watchdog itself was
+    /// silent for `silence_max` (`None`: that is not looked at). Both are counted in looks, so that a process that was
+    /// stopped meanwhile has missed nothing.
     ///
     /// # Errors
     /// The children that do not run.
-    pub fn wait_all_running(&self, timeout: DurationMs) -> Result<(), NotRunning> {
-        self.board.wait_until(timeout, |children| {
+    pub fn wait_all_running(
+        &self,
+        longest: DurationMs,
+        silence_max: Option<DurationMs>,
+    ) -> Result<(), NotRunning> {
+        let (mut heard, mut silent) = (self.board.watchdog_pulse().beat, DurationMs(0));
+        let mut waited = DurationMs(0);
+        let is_settled = |children: &[ChildStatus]| {
             children.iter().all(ChildStatus::is_running)
                 || children.iter().any(ChildStatus::is_parked)
-        });
+        };
+        let is_watched = loop {
+            if self.board.wait_until(LOOK_EVERY, is_settled) || waited >= longest {
+                break true;
+            }
+            waited.0 += LOOK_EVERY.0;
+            let beat = self.board.watchdog_pulse().beat;
+            silent.0 = if beat == heard {
+                silent.0 + LOOK_EVERY.0
+            } else {
+                0
+            };
+            heard = beat;
+            if silence_max.is_some_and(|max| silent > max) {
+                break false;
+            }
+        };
         let mut children = self.board.children();
         children.retain(|child| !child.is_running());
-        if children.is_empty() {
-            Ok(())
-        } else {
-            Err(NotRunning { children })
+        match children.is_empty() {
+            true => Ok(()),
+            false => Err(NotRunning {
+                children,
+                is_watched,
+            }),
         }
     }
 
@@ -256,9 +292,11 @@ impl Watchdog {
         Ok(())
     }
 
-    /// All children are asked to leave, one that was still starting when it is up, and none is started again. A
-    /// child that shows as `Stopped` then has left nothing open, nor has what it was started from.
+    /// All children are asked to leave, one that was still starting when it is up, and none is started from here on,
+    /// even if the watchdog hangs now and wakes later. A child that shows as `Stopped` then has left nothing open, nor
+    /// has what it was started from; only what is in quarantine may have.
     pub fn shutdown(&self) {
+        self.board.shut_down.store(true, Ordering::Release);
         self.addr.do_send(Shutdown);
     }
 }
@@ -268,6 +306,8 @@ pub struct Board {
     children: Mutex<Vec<ChildStatus>>,
     changed: Condvar,
     watchdog_pulse: Pulse,
+    /// Nothing is started any more.
+    shut_down: AtomicBool,
 }
 
 impl Board {

@@ -97,6 +97,12 @@ impl Pulse {
         self.enter(now, until.0.max(BUSY + 1));
     }
 
+    /// A wait begins whose end nobody knows, such as one for a disk: as long as a wait may be
+    /// ([`Bounds::wait_max`](super::Bounds)).
+    pub fn waiting_long(&self, now: MonoMs) {
+        self.waiting(now, MonoMs(i64::MAX));
+    }
+
     /// What the pulse shows. May tear between beat and phase, but only to a beat newer than the phase, so a
     /// child never looks more silent than it is.
     pub fn read(&self) -> PulseReading {

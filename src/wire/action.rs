@@ -5,21 +5,41 @@ use serde::Serialize;
 use url::Url;
 use utoipa::ToSchema;
 
+use crate::clock::DurationMs;
 use crate::limits;
 use crate::rule::expr::{self, Expr};
+use crate::task::spec::Poll;
 use crate::task::{Action, HttpAction};
-use crate::wire::decode::{NO_FIELDS, Node, Shape};
+use crate::wire::decode::{NO_FIELDS, Node, Object, Shape};
 use crate::wire::task_out::Map;
+use crate::wire::time::Length;
 
-const KINDS: &[&str] = &["http", "pull", "handler", "none"];
+const KINDS: &[&str] = &["http", "pull", "handler", "poll", "complete_only", "none"];
 const ACTION: Shape = Shape {
     fields: KINDS,
-    not_built: &["command", "poll", "complete_only"],
+    not_built: &["command"],
 };
 const HTTP: Shape = Shape {
+    fields: &[
+        "url",
+        "method",
+        "headers",
+        "expect_status",
+        "success_if",
+        "complete_by",
+    ],
+    not_built: &[],
+};
+const QUESTION: Shape = Shape {
     fields: &["url", "method", "headers", "expect_status", "success_if"],
     not_built: &[],
 };
+const POLL: Shape = Shape {
+    fields: &["http", "every", "for", "done_if", "failed_if"],
+    not_built: &[],
+};
+/// From one question to the next, unless it is said.
+const POLL_EVERY: DurationMs = DurationMs::secs(10);
 const HANDLER: Shape = Shape {
     fields: &["name"],
     not_built: &[],
@@ -62,6 +82,8 @@ pub(super) fn action(node: Node<'_, '_>) -> Option<Action> {
     let kind = body.one_of(KINDS)?;
     body.required(kind, |node| match kind {
         "http" => http(node).map(Action::Http),
+        "poll" => poll(node).map(|poll| Action::Poll(Box::new(poll))),
+        "complete_only" => node.object(&NO_FIELDS).map(|_| Action::CompleteOnly),
         "handler" => {
             let handler = node.object(&HANDLER)?;
             let name = handler.required("name", |node| node.line(HANDLER_NAME_BYTES_MAX))?;
@@ -74,12 +96,38 @@ pub(super) fn action(node: Node<'_, '_>) -> Option<Action> {
     })
 }
 
+fn poll(node: Node<'_, '_>) -> Option<Poll> {
+    let body = node.object(&POLL)?;
+    // To ask is not to do something.
+    let http = body.required("http", |node| request(&node.object(&QUESTION)?, "GET"));
+    let every = body.optional("every", |node| node.length(limits::POLL_EVERY_MS));
+    let within = body.optional("for", |node| node.length(1..=limits::MAX_DELAY.0));
+    let done_if = body.required("done_if", condition);
+    let failed_if = body.optional("failed_if", condition);
+    Some(Poll {
+        http: http?,
+        every: every.unwrap_or(POLL_EVERY),
+        within,
+        done_if: done_if?,
+        failed_if,
+    })
+}
+
 fn http(node: Node<'_, '_>) -> Option<HttpAction> {
     let body = node.object(&HTTP)?;
+    let complete_by = body.optional("complete_by", |node| node.length(limits::COMPLETE_BY_MS));
+    Some(HttpAction {
+        complete_by,
+        ..request(&body, "POST")?
+    })
+}
+
+/// What every request has; `method` is that of one which names none.
+fn request(body: &Object<'_, '_>, method: &str) -> Option<HttpAction> {
     let url = body.required("url", url);
     let method = body
         .optional("method", |node| node.word(&METHODS))
-        .unwrap_or("POST");
+        .unwrap_or(method);
     let headers = body.optional("headers", headers).unwrap_or_default();
     let expect_status = body.optional("expect_status", |node| {
         node.list(STATUSES_MAX, |node| {
@@ -93,6 +141,7 @@ fn http(node: Node<'_, '_>) -> Option<HttpAction> {
         headers,
         expect_status: expect_status.unwrap_or_default(),
         success_if,
+        complete_by: None,
     })
 }
 
@@ -227,8 +276,35 @@ pub enum ActionBody<'a> {
         #[schema(value_type = String)]
         name: &'a str,
     },
+    /// Ask an outside system every so often, until a condition over its answer holds.
+    Poll(PollBody<'a>),
+    /// Wait for somebody outside to complete it, or to fail it; `timeouts.total` from the due time on is the end.
+    CompleteOnly {},
     /// End as succeeded when due.
     None {},
+}
+
+/// Asked again and again. An answer that says "not yet" uses no attempt; an answer that fails, or has a status that is not
+/// expected, uses one. When the time is over it is asked once more, and then it is dead.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Poll)]
+pub struct PollBody<'a> {
+    /// The question. Its method is `GET` unless it says otherwise, and then it has no body; it takes no `complete_by`.
+    http: HttpBody<'a>,
+    /// From one answer to the next question: 0.1 s to a day. Default `PT10S`.
+    #[schema(required = false)]
+    every: Length,
+    /// From the due time to the last question. Without it `timeouts.total` counts, else `PT5M`.
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    within: Option<Length>,
+    /// What is true of the answer that ends it, which is its `result`: a CEL expression as in `success_if`.
+    #[schema(value_type = String, max_length = 1024, example = "body.status == \"done\"")]
+    done_if: &'a str,
+    /// What is true of an answer that ends it as failed; asked first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, max_length = 1024)]
+    failed_if: Option<&'a str>,
 }
 
 /// An HTTP request to a receiver.
@@ -253,18 +329,38 @@ pub struct HttpBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, max_length = 1024, example = "body.paid == true")]
     success_if: Option<&'a str>,
+    /// The receiver may answer 202 and complete later: the body then has a `complete_url`, good for this attempt, once.
+    /// It has so much time unless its answer has a `complete_by` of its own; then the attempt has timed out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    complete_by: Option<Length>,
+}
+
+impl<'a> From<&'a HttpAction> for HttpBody<'a> {
+    fn from(http: &'a HttpAction) -> Self {
+        Self {
+            url: &http.url,
+            method: &http.method,
+            headers: Map(&http.headers, String::as_str),
+            expect_status: &http.expect_status,
+            success_if: http.success_if.as_deref(),
+            complete_by: http.complete_by.map(Length),
+        }
+    }
 }
 
 impl<'a> From<&'a Action> for ActionBody<'a> {
     fn from(action: &'a Action) -> Self {
         match action {
-            Action::Http(http) => Self::Http(HttpBody {
-                url: &http.url,
-                method: &http.method,
-                headers: Map(&http.headers, String::as_str),
-                expect_status: &http.expect_status,
-                success_if: http.success_if.as_deref(),
+            Action::Http(http) => Self::Http(http.into()),
+            Action::Poll(poll) => Self::Poll(PollBody {
+                http: (&poll.http).into(),
+                every: Length(poll.every),
+                within: poll.within.map(Length),
+                done_if: &poll.done_if,
+                failed_if: poll.failed_if.as_deref(),
             }),
+            Action::CompleteOnly => Self::CompleteOnly {},
             Action::Pull => Self::Pull {},
             Action::Handler { name } => Self::Handler { name },
             Action::None => Self::None {},
@@ -298,7 +394,12 @@ mod tests {
             "success_if": "status == 404 || body.ok"}});
         for json in [
             full,
+            json!({"http": {"url": "http://a/b", "method": "POST", "headers": {}, "expect_status": [],
+                "complete_by": "PT10M"}}),
             json!({"pull": {}}),
+            json!({"poll": {"http": {"url": "http://a/b", "method": "GET", "headers": {}, "expect_status": []},
+                "every": "PT0.5S", "for": "PT1H", "done_if": "body.ok", "failed_if": "status == 204"}}),
+            json!({"complete_only": {}}),
             json!({"handler": {"name": "close"}}),
             json!({"none": {}}),
         ] {
@@ -335,16 +436,53 @@ mod tests {
                 "/command",
                 "not_supported",
             ),
-            (json!({"poll": {}}), "/poll", "not_supported"),
             (
-                json!({"complete_only": {}}),
-                "/complete_only",
-                "not_supported",
+                json!({"complete_only": {"x": 1}}),
+                "/complete_only/x",
+                "unknown_field",
             ),
             (json!({"http": {}}), "/http/url", "missing"),
         ] {
             let read = decode(json.to_string().as_bytes(), action);
             assert_eq!(refused(read), [(pointer.to_owned(), code)], "{json}");
+        }
+    }
+
+    #[test]
+    fn a_poll_needs_a_question_and_what_is_waited_for_and_has_the_usual_pace() {
+        let read = |poll: Value| decode(json!({ "poll": poll }).to_string().as_bytes(), action);
+        let http = json!({"url": "http://a/b"});
+        let Action::Poll(short) = read(json!({"http": http, "done_if": "body.ok"})).unwrap() else {
+            panic!("it is a poll");
+        };
+        assert_eq!((short.every, short.within), (DurationMs::secs(10), None));
+        assert_eq!((short.http.method.as_str(), short.failed_if), ("GET", None));
+        for (poll, wrong) in [
+            (
+                json!({}),
+                vec![("/poll/http", "missing"), ("/poll/done_if", "missing")],
+            ),
+            (
+                json!({"http": http, "done_if": "this is not (CEL", "failed_if": "nobody.knows"}),
+                vec![
+                    ("/poll/done_if", "invalid_expression"),
+                    ("/poll/failed_if", "invalid_expression"),
+                ],
+            ),
+            (
+                json!({"http": http, "done_if": "body.ok", "every": "PT0S"}),
+                vec![("/poll/every", "out_of_range")],
+            ),
+            (
+                json!({"http": {"url": "http://a/b", "complete_by": "PT1M"}, "done_if": "body.ok"}),
+                vec![("/poll/http/complete_by", "unknown_field")],
+            ),
+        ] {
+            let wrong: Vec<_> = wrong
+                .into_iter()
+                .map(|(at, code)| (at.to_owned(), code))
+                .collect();
+            assert_eq!(refused(read(poll.clone())), wrong, "{poll}");
         }
     }
 
@@ -502,5 +640,6 @@ mod tests {
     #[test]
     fn the_documented_fields_are_those_that_are_read() {
         assert_eq!(properties::<HttpBody<'_>>(), HTTP.fields);
+        assert_eq!(properties::<PollBody<'_>>(), POLL.fields);
     }
 }

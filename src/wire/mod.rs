@@ -34,6 +34,7 @@
 pub mod action;
 pub mod batch;
 pub mod batch_out;
+pub mod completion;
 pub mod cron;
 pub mod decode;
 pub mod due;

@@ -62,7 +62,7 @@ impl<'a> From<&'a ErrorNote> for ErrorOut<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LastOutcome)]
 pub struct LastOutcomeOut<'a> {
-    /// `succeeded`, `failed`, `timeout`, `lease_expired`, `snoozed`, `given_back`, `outcome_unknown`, `total_time`, …
+    /// `succeeded`, `failed`, `timeout`, `lease_expired`, `snoozed`, `given_back`, `not_yet`, `outcome_unknown`, `total_time`, …
     #[schema(value_type = String)]
     outcome: &'a str,
     /// Its failure, if it was one.
@@ -95,7 +95,7 @@ pub struct TaskOut<'a> {
     /// The stage, of a staged task.
     #[schema(value_type = Option<String>)]
     stage: Option<&'a str>,
-    /// While retrying: `retry` or `snooze`.
+    /// While retrying: `retry`, `snooze`, or `poll` between two questions.
     #[schema(value_type = Option<String>)]
     waiting_for: Option<&'static str>,
     /// What keeps a due task from starting, such as `topic_paused`.
@@ -266,7 +266,7 @@ pub struct AttemptOut<'a> {
     /// Null while it is out.
     ended_at: Option<Time>,
     duration_ms: Option<u64>,
-    /// `http`, `pull` or `handler`.
+    /// `http`, `pull`, `handler` or `poll`.
     #[schema(value_type = String)]
     executor: &'a str,
     /// The worker that held it, for a pull.

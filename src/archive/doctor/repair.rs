@@ -1,6 +1,6 @@
 //! Rebuilds all shards of a directory from what reads back: see [`doctor`](super).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,18 +8,22 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::read_chunk;
-use crate::archive::reshard::{feed, latest_steady, settle};
+use crate::archive::reshard::{feed_changed, latest_steady, settle};
 use crate::archive::sink::{Item, OnTaken, Sink};
 use crate::archive::{ArchiveError, Carried, Options, Progress, each_shard, side_by_side};
-use crate::clock::WallMs;
+use crate::clock::{Now, WallMs};
 use crate::ids::{ShardId, TaskId};
 use crate::shard::snapshot::Fault;
-use crate::store::StoreError;
 use crate::store::chunk::{ChunkIndex, Mask};
-use crate::store::codec::decode_task;
+use crate::store::codec::{decode_task, encode_task};
 use crate::store::data_dir::DataDir;
 use crate::store::directory;
-use crate::store::local::inspect::Inspection;
+use crate::store::local::LocalOptions;
+use crate::store::local::inspect::{Committed, Inspection};
+use crate::store::{Change, RecordKey, StoreError};
+use crate::task::event::{Applied, Event};
+use crate::task::model::PauseClock;
+use crate::task::transition::{Context, Retention, apply};
 
 /// Where what was damaged is kept.
 const ASIDE: &str = "aside";
@@ -33,12 +37,20 @@ pub struct Repaired {
     pub salvaged: u64,
     /// Where the rest is kept; `None` when there was nothing.
     pub aside: Option<PathBuf>,
+    /// Tasks that were paused, since the latest change of each is lost.
+    pub held: Vec<TaskId>,
     /// What did not read back.
     pub faults: Vec<Fault>,
 }
 
-/// A damaged chunk's records that are right by their own sums.
-type Salvaged = HashMap<ShardId, Vec<(TaskId, Bytes)>>;
+/// What was got out of a shard before it is read as a whole.
+#[derive(Default)]
+struct Salvaged {
+    /// A damaged chunk's records that are right by their own sums.
+    records: Vec<(TaskId, Bytes)>,
+    /// Tasks of which the journal has lost the latest change.
+    doubtful: HashSet<TaskId>,
+}
 
 /// Rebuilds all shards from what reads back.
 ///
@@ -54,10 +66,17 @@ pub fn repair(
         .path()
         .join(ASIDE)
         .join(now.to_string().replace(':', ""));
-    let salvaged = Mutex::new(Salvaged::new());
+    let options = &Options {
+        store: LocalOptions {
+            salvage: true,
+            ..options.store.clone()
+        },
+        ..options.clone()
+    };
+    let salvaged = Mutex::new(HashMap::new());
     side_by_side(options.threads, dir.shards().into(), |number| {
         let shard = ShardId(number as u16);
-        let found = salvage(dir.path(), shard, &aside, options)?;
+        let found = salvage(dir.path(), shard, &aside, options, progress)?;
         salvaged.lock().insert(shard, found);
         Ok(())
     })?;
@@ -67,17 +86,36 @@ pub fn repair(
         let steady = latest_steady(dir, options)?;
         // A task may be there twice when marks are lost: the newer record comes first, and counts.
         let sink = Sink::begin(&place, dir.shards(), steady, OnTaken::Skip, options)?;
-        let count = Mutex::new(0);
+        let (count, held) = (Mutex::new(0), Mutex::new(Vec::new()));
+        let nothing = Salvaged::default();
         let fed = each_shard(dir, options, |shard, snapshot| {
             progress.add_total(snapshot.tasks());
+            let salvaged = salvaged.get(&shard).unwrap_or(&nothing);
             let mut feeder = sink.feeder();
-            feed(&snapshot, &mut feeder, progress)?;
+            let time = Now {
+                wall: now,
+                steady: snapshot.steady(),
+                ..Now::default()
+            };
+            let mut hold = |id: TaskId, value: Bytes| {
+                let paused = salvaged
+                    .doubtful
+                    .contains(&id)
+                    .then(|| paused(id, &value, time));
+                let Some(paused) = paused.flatten() else {
+                    return value;
+                };
+                held.lock().push(id);
+                paused
+            };
+            feed_changed(&snapshot, &mut feeder, progress, &mut hold)?;
             let (cancels, _) = snapshot.cancels()?;
-            for (id, value) in salvaged.get(&shard).into_iter().flatten() {
+            for (id, value) in &salvaged.records {
                 let resolved = snapshot.resolve(*id, value.clone(), cancels.get(id));
                 // Its own sum was right; a cancel's that is not is a fault that was noted.
                 let Ok(Some(value)) = resolved else { continue };
                 *count.lock() += 1;
+                let value = hold(*id, value);
                 feeder.put(Item::Task {
                     id: *id,
                     value,
@@ -87,16 +125,18 @@ pub fn repair(
             feeder.flush()
         });
         let carried = settle(fed, sink)?;
-        Ok::<_, ArchiveError>((carried, count.into_inner()))
+        Ok::<_, ArchiveError>((carried, count.into_inner(), held.into_inner()))
     })();
     match rebuilt {
-        Ok((carried, salvaged)) => {
+        Ok((carried, salvaged, mut held)) => {
+            held.sort_unstable();
             let shards = dir.shards();
             dir.swap(shards)?;
             Ok(Repaired {
                 carried,
                 salvaged,
                 aside: aside.is_dir().then_some(aside),
+                held,
                 faults: progress.faults(),
             })
         }
@@ -107,14 +147,34 @@ pub fn repair(
     }
 }
 
-/// The records of a shard's damaged chunks that can still be read. The chunks are copied aside as they are.
+/// A task that waits, paused: what is lost may have ended it. `None` of one in another state, which does not start by
+/// itself, or which the next start settles as after a crash.
+fn paused(id: TaskId, value: &[u8], now: Now) -> Option<Bytes> {
+    let mut task = decode_task(id, value).ok()?;
+    let pause = Event::Pause {
+        clock: PauseClock::Keep,
+    };
+    let ctx = Context {
+        now,
+        retention: Retention::default(),
+        random: 0.0,
+        by: "doctor",
+    };
+    let applied = apply(&mut task, pause, &ctx);
+    matches!(applied, Ok(Applied::Changed)).then(|| encode_task(&task))
+}
+
+/// The records of a shard's damaged chunks that can still be read, and the tasks that its journal leaves in doubt. What is
+/// damaged is copied aside as it is.
 fn salvage(
     data: &Path,
     shard: ShardId,
     aside: &Path,
     options: &Options,
-) -> Result<Vec<(TaskId, Bytes)>, ArchiveError> {
+    progress: &Progress,
+) -> Result<Salvaged, ArchiveError> {
     let inspection = Inspection::open(data, shard, &options.store)?;
+    let doubtful = in_doubt(&inspection, shard, aside, progress)?;
     let masks = inspection.masks(&mut |_, _| {})?;
     let mut salvaged = Vec::new();
     for chunk in inspection.chunks()? {
@@ -146,7 +206,46 @@ fn salvage(
                 .filter(|(id, value)| decode_task(*id, value).is_ok()),
         );
     }
-    Ok(salvaged)
+    Ok(Salvaged {
+        records: salvaged,
+        doubtful,
+    })
+}
+
+/// Tasks of which the latest change is lost, as far as the journal still names them.
+fn in_doubt(
+    shard: &Inspection,
+    number: ShardId,
+    aside: &Path,
+    progress: &Progress,
+) -> Result<HashSet<TaskId>, ArchiveError> {
+    let (mut doubtful, mut damaged) = (HashSet::new(), BTreeSet::new());
+    shard.journal(&mut |committed| match committed {
+        Committed::Batch(mut batch) => {
+            for (key, change) in batch.changes() {
+                if let (RecordKey::Task(id), Change::Put(_) | Change::Remove) = (key, change) {
+                    doubtful.remove(&id);
+                }
+            }
+        }
+        Committed::Lost(lost) => {
+            progress.note(Fault {
+                place: lost.place.clone(),
+                why: lost.words(),
+            });
+            doubtful.extend(lost.doubtful.iter().filter_map(|key| match key {
+                RecordKey::Task(id) => Some(*id),
+                _ => None,
+            }));
+            damaged.insert(lost.file);
+        }
+    })?;
+    for file in damaged {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let bytes = fs::read(&file).map_err(ArchiveError::io("read", &file))?;
+        keep(aside, &format!("shard-{:03}-{name}", number.0), &bytes)?;
+    }
+    Ok(doubtful)
 }
 
 fn keep(aside: &Path, name: &str, bytes: &[u8]) -> Result<(), ArchiveError> {

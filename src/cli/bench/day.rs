@@ -31,6 +31,7 @@ use super::report::{Figure, Line, Report, Unit};
 use super::site::{Site, cannot};
 use super::traffic::DRAIN_MAX;
 use crate::cli::Failure;
+use crate::clock::{Clock, DurationMs};
 use crate::engine::Duetime;
 use crate::metrics::Quantiles;
 use crate::shard::table::Totals;
@@ -104,6 +105,15 @@ pub(super) fn run(args: Args, json: bool) -> Result<(), Failure> {
 
 async fn day(args: &Args) -> Result<Outcome, Failure> {
     let plan = Plan::of(Duration::from_secs_f64(args.minutes * 60.0), args.rate);
+    let ends_at = Clock::machine()
+        .now()
+        .wall
+        .after(DurationMs::of(plan.length + plan.delay_max));
+    let _ = writeln!(
+        io::stderr(),
+        "{:.1} minutes of load; the figures come at {ends_at}",
+        args.minutes
+    );
     let machine = Machine::look();
     let site = Site::own(args.data.as_deref()).await?;
     let words = site.words();
@@ -295,6 +305,10 @@ impl Outcome {
                 count("lost", "tasks lost", self.tasks.lost()),
             ],
         );
+        let on_time = match self.is_on_time() {
+            true => "on time",
+            false => "TOO LATE",
+        };
         let late = |name, what, q| Figure::new(name, what, self.late_ms(q), Unit::Millis);
         report.add(
             Measure::Late,
@@ -305,6 +319,7 @@ impl Outcome {
                         .beside("limit", Some(course::LATE_P99_MAX_MS as f64)),
                 ),
                 Line::Figure(late("late_max_ms", "late, max", 1.0)),
+                Line::Verdict("  so it is".to_owned(), on_time),
             ],
         );
         let memory = ["memory_bytes", "memory_bytes_per_min"];
@@ -318,26 +333,7 @@ impl Outcome {
     }
 
     fn text(&self) -> String {
-        let (memory, disk) = (self.course.memory(), self.course.disk());
-        let verdict = [
-            memory.words("memory"),
-            disk.words("disk"),
-            format!(
-                "lateness p99 {} ms: {}",
-                self.late_ms(0.99),
-                if self.is_on_time() {
-                    "on time"
-                } else {
-                    "TOO LATE"
-                }
-            ),
-        ];
-        format!(
-            "{}\n\n{}\n\n{}",
-            self.report().text(),
-            self.course.table(),
-            verdict.join("\n")
-        )
+        format!("{}\n\n{}", self.course.table(), self.report().text())
     }
 
     fn json(&self) -> serde_json::Value {
@@ -372,5 +368,6 @@ fn level(what: &str, [name, slope_name]: [&'static str; 2], level: &course::Leve
     vec![
         Line::Figure(highest.beside("highest in the middle third", Some(level.middle))),
         Line::Figure(slope.beside("limit", Some(level.slope_max_per_min()))),
+        Line::Verdict("  so it is".to_owned(), level.verdict()),
     ]
 }

@@ -112,6 +112,8 @@ fn round(value: f64) -> f64 {
 #[derive(Clone, Debug)]
 pub(super) enum Line {
     Figure(Figure),
+    /// What is to be said of the figures above it.
+    Verdict(String, &'static str),
     /// Something could not be measured, and why.
     NotMeasured(&'static str),
 }
@@ -189,6 +191,12 @@ impl<M: ValueEnum + Copy + Ord> Report<M> {
                             format!("{}  {what}", figure.unit.shown(*value))
                         }),
                 ],
+                Line::Verdict(what, word) => [
+                    what.clone(),
+                    (*word).to_owned(),
+                    "-".to_owned(),
+                    String::new(),
+                ],
                 Line::NotMeasured(why) => [
                     name_of(*of),
                     "-".to_owned(),
@@ -222,6 +230,8 @@ impl<M: ValueEnum + Copy + Ord> Report<M> {
         for (of, line) in &self.lines {
             match line {
                 Line::Figure(figure) => figures.push(figure.json(&name_of(*of))),
+                // Whoever gives one says it in words of its own there.
+                Line::Verdict(..) => {}
                 Line::NotMeasured(why) => absent.push(json!({"measure": name_of(*of), "why": why})),
             }
         }

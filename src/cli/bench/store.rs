@@ -1,8 +1,8 @@
 //! `duetime bench store`: what the engine alone does with many tasks, and what they cost while they wait.
 //!
 //! ```text
-//!   create N ──▶ N pending: memory, disk, idle CPU ──▶ stop, start again ──▶ cancel ──▶ two bursts
-//!   └─ batches, all shards busy     └─ most of them in chunks                          └─ due within one second
+//!   create N ──▶ N pending: memory, disk, idle CPU ──▶ stop, start again ──▶ backup, ──▶ cancel ──▶ two bursts
+//!   └─ batches, all shards busy     └─ most of them in chunks               restore, doctor        └─ due within one second
 //! ```
 //!
 //! There is no HTTP in this: rates are those of the embedded API, on a directory that is removed afterwards. Each
@@ -15,6 +15,7 @@
 
 mod commits;
 mod load;
+mod whole;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -89,16 +90,18 @@ enum Measure {
     Create,
     Pending,
     Restart,
+    Whole,
     Cancel,
     Ended,
     Handled,
 }
 
 /// In the order in which it is done.
-const PLAN: [Measure; 7] = [
+const PLAN: [Measure; 8] = [
     Measure::Create,
     Measure::Pending,
     Measure::Restart,
+    Measure::Whole,
     Measure::Cancel,
     Measure::Ended,
     Measure::Handled,
@@ -220,6 +223,7 @@ impl Bench {
             Measure::Create => self.create(bar).await,
             Measure::Pending => self.pending().await,
             Measure::Restart => self.restart().await,
+            Measure::Whole => whole::measure(&self.engine, self.directory.path()).await,
             Measure::Cancel => self.cancel(bar).await,
             Measure::Ended => {
                 let names = [

@@ -56,6 +56,7 @@ fn tell(
             told["repaired"] = json!({
                 "tasks": repaired.carried.tasks,
                 "salvaged": repaired.salvaged,
+                "held": repaired.held.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "aside": repaired.aside,
             });
         }
@@ -73,6 +74,11 @@ fn tell(
                 repaired.carried.tasks, repaired.salvaged
             );
             out.line(&render::plain(&line))?;
+            for id in &repaired.held {
+                out.line(&format!(
+                    "paused: task {id}, whose latest change is lost: look whether it is still wanted, then resume or cancel it"
+                ))?;
+            }
         }
         for found in &report.findings {
             out.line(&line_of(found))?;

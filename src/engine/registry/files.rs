@@ -3,6 +3,7 @@
 //! ```text
 //!  topics   name          →  {"body": {…}, "version": 3, "pause": …, "thaw": 7, "thawing_held_ms": …}
 //!  audit    number (u64)  →  {"at_ms": …, "by": …, "action": …, "target": …, "detail": …}
+//!  (own)    "complete"    →  the key that signs URLs by which receivers complete later (32 bytes)
 //!  (own)    "thaw"        →  the highest number a thaw ever had (u32)
 //! ```
 //!
@@ -25,6 +26,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use uuid::Uuid;
 
 use crate::archive::backup::{TakeEntry, entries_of};
 use crate::clock::{DurationMs, SteadyMs, WallMs};
@@ -47,6 +49,7 @@ const TAKE_OVER_MAX: Duration = Duration::from_secs(5);
 const CACHE_BYTES: u64 = 4 * 1024 * 1024;
 const FLUSH_EVERY_MS: u64 = 1_000;
 const THAW_KEY: &[u8] = b"thaw";
+const COMPLETION_KEY: &[u8] = b"complete";
 /// What was allowed when it was put stays allowed.
 const NO_LIMITS: wire::due::InLimits = wire::due::InLimits {
     max_delay: limits::MAX_DELAY,
@@ -71,7 +74,8 @@ struct Open {
     topics: sled::Tree,
     audit: sled::Tree,
     db: Database,
-    /// Changes come from one actor at a time.
+    /// Held while a change is made, its sync included: of an actor and the one that was given up before it, one at a
+    /// time.
     held: Mutex<Held>,
 }
 
@@ -137,7 +141,7 @@ impl RegistryFiles {
     /// When they can't be opened or read; the actor can't be started then.
     pub fn recover(&self, owner: ShardEpoch, book: &SharedBook) -> Result<(), StoreError> {
         self.owner.fetch_max(owner.0, Ordering::SeqCst);
-        // Only one actor is being started at a time.
+        // A start that was given up may come by here as well: the database lets one of them open it.
         let is_closed = self.open.lock().is_none();
         if is_closed {
             let open = Open::at(&self.path)?;
@@ -214,6 +218,14 @@ impl RegistryFiles {
     /// The number of the next thaw: higher than that of any thaw that ever was.
     pub(super) fn next_thaw(&self) -> Result<u32, StoreError> {
         Ok(self.with(Open::last_thaw)? + 1)
+    }
+
+    /// The key that signs URLs by which receivers complete later; drawn when there is none.
+    ///
+    /// # Errors
+    /// When it can't be read or written, or nothing random can be had.
+    pub fn completion_key(&self) -> Result<[u8; 32], StoreError> {
+        self.with(|open| completion_key(&open.db))
     }
 
     /// The latest audit lines, newest first.
@@ -370,6 +382,23 @@ fn last_thaw(db: &Database) -> Result<u32, StoreError> {
     let Some(number) = stored else { return Ok(0) };
     let number = number.as_ref().try_into().map(u32::from_be_bytes);
     number.map_err(|_| db.corrupt("the number of thaws", "is not four bytes"))
+}
+
+fn completion_key(db: &Database) -> Result<[u8; 32], StoreError> {
+    let stored = db.get(COMPLETION_KEY);
+    let stored = stored.map_err(|error| db.failed("read", error))?;
+    if let Some(key) = stored {
+        let key = key.as_ref().try_into();
+        return key.map_err(|_| db.corrupt("the key of completions", "is not 32 bytes"));
+    }
+    // Two ids of random bits each, less than all of them random: 244 bits, hashed by the signature.
+    let parts = [Uuid::new_v4().into_bytes(), Uuid::new_v4().into_bytes()];
+    let mut key = [0; 32];
+    key.copy_from_slice(&parts.concat());
+    let put = db.insert(COMPLETION_KEY, &key);
+    put.map_err(|error| db.failed("write", error))?;
+    db.sync()?;
+    Ok(key)
 }
 
 /// The number of the next audit line.

@@ -21,13 +21,13 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::panics::contained;
 use super::seats::Seats;
 use super::{Handler, HandlerResult, HandlerTask, Running};
 use crate::clock::{DurationMs, MonoMs};
 use crate::executor::OwedReport;
 use crate::ids::TaskId;
 use crate::limits;
+use crate::panics::contained;
 use crate::task::history::note;
 use crate::task::outcome::{Failure, Outcome};
 
@@ -36,7 +36,8 @@ pub(super) struct Order {
     pub handler: Handler,
     pub task: HandlerTask,
     pub grace: DurationMs,
-    /// The shard's own token: the task was cancelled.
+    /// The shard's own token: the task was cancelled. Handlers never see it: whoever listens to a token is woken on the
+    /// thread that cancels it, and that is the shard's.
     pub cancelled: CancellationToken,
     pub report: OwedReport,
 }
@@ -51,7 +52,7 @@ pub(super) struct Call {
     grace: DurationMs,
     /// The task was cancelled.
     cancelled: CancellationToken,
-    /// What the handler listens to.
+    /// What the handler listens to, and perhaps others that it has told of it.
     soft: CancellationToken,
     stage: Mutex<Stage>,
     owed: Mutex<Owed>,
@@ -90,7 +91,7 @@ pub(super) enum Turn {
     LookAgain,
     /// Its time is up: it is told to stop.
     Tell,
-    /// Its grace is up, too.
+    /// Its grace is up, too, or it has none.
     Stop,
 }
 
@@ -148,11 +149,17 @@ impl Call {
         self.cancelled.is_cancelled() && self.owed.lock().cut_off.is_none()
     }
 
-    /// From now on its grace runs.
-    pub fn note_cancel(&self, now: MonoMs) {
+    /// Its task was cancelled: from now on its grace runs, unless it was not begun.
+    pub fn note_cancel(&self, now: MonoMs) -> Turn {
+        let mut stage = self.stage.lock();
         let mut owed = self.owed.lock();
         owed.cut_off = Some(Outcome::Cancelled);
+        if let Stage::Queued(Work::Begin(..)) = *stage {
+            *stage = Stage::Over;
+            return Turn::Stop;
+        }
         owed.look_at = now.after(self.grace);
+        Turn::Tell
     }
 
     /// Its instant has come; afterwards [`watch_key`](Self::watch_key) is the next one.
@@ -175,9 +182,12 @@ impl Call {
         Turn::Tell
     }
 
-    /// Asks the handler to stop.
+    /// Asks the handler to stop. Whoever else listens is woken with it, on this thread, and may be any code.
     pub fn tell(&self) {
-        self.soft.cancel();
+        if let Err(words) = contained(|| self.soft.cancel()) {
+            let (handler, task) = (&self.handler, self.task);
+            tracing::warn!(handler, %task, words, "who listened for the handler's end has panicked");
+        }
     }
 
     /// Sends the report, and has the future dropped as soon as a seat has it.
@@ -187,7 +197,6 @@ impl Call {
             owed.stopped = owed.report.is_some();
             (owed.report.take(), owed.cut_off.take())
         };
-        self.soft.cancel();
         match (report, cut_off) {
             (Some(report), Some(outcome)) => report.settle(outcome),
             // Dropped, it says what is known: given back when the handler was not begun, else unknown.

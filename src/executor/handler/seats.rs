@@ -25,6 +25,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
+#[cfg(test)]
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -72,6 +74,8 @@ pub(super) struct Seats {
     work: Condvar,
     /// Where the watch waits.
     watch: Condvar,
+    #[cfg(test)]
+    pub spy: super::tests::Spy,
 }
 
 #[derive(Default)]
@@ -90,8 +94,8 @@ struct State {
     away: usize,
     /// The watch will not look for a while, unless it is rung.
     watch_rests: bool,
-    /// A thread could not be made; said once.
-    short_of_threads: bool,
+    /// A thread could not be made: until then none is tried. It is said once.
+    short_until: Option<Instant>,
     closed: bool,
     counts: Counts,
 }
@@ -175,6 +179,8 @@ impl Seats {
             state: Mutex::default(),
             work: Condvar::new(),
             watch: Condvar::new(),
+            #[cfg(test)]
+            spy: super::tests::Spy::default(),
         });
         let watch = Arc::clone(&seats);
         std::thread::Builder::new()
@@ -240,10 +246,16 @@ impl Seats {
         state.closed = true;
         let calls = std::mem::take(&mut state.calls);
         drop(state);
-        for call in calls.into_values() {
+        for call in calls.values() {
             // What was not begun is taken off the queue with this.
             let _ = call.turn(MonoMs(i64::MIN));
             call.stop();
+        }
+        if !calls.is_empty() {
+            // Not here, where the engine ends. Without a thread nobody is told, and all are left behind alike.
+            let thread = std::thread::Builder::new().name("handler-tell".to_owned());
+            let tell = thread.spawn(move || calls.values().for_each(|call| call.tell()));
+            drop(tell);
         }
         self.work.notify_all();
         self.watch.notify_one();
@@ -347,6 +359,8 @@ impl Seats {
             if state.closed {
                 return;
             }
+            #[cfg(test)]
+            self.spy.rounds.fetch_add(1, Ordering::SeqCst);
             self.keep_time(&mut state, now, &mut due);
             if last_look.elapsed() >= LOOK {
                 last_look = Instant::now();
@@ -354,7 +368,9 @@ impl Seats {
             }
             if last_long_look.elapsed() >= LONG_LOOK {
                 last_long_look = Instant::now();
-                self.look_for_cancels(&mut state, now);
+                self.look_for_cancels(&mut state, now, &mut due);
+                #[cfg(test)]
+                self.spy.long_looks.fetch_add(1, Ordering::SeqCst);
             }
             let hired = self.hire(&mut state);
             if due.is_empty() && hired.is_empty() {
@@ -365,7 +381,7 @@ impl Seats {
                 continue;
             }
             drop(state);
-            due.act();
+            due.act(&self.runtime);
             self.seat(hired);
         }
     }
@@ -411,7 +427,7 @@ impl Seats {
     }
 
     /// Whose task was cancelled.
-    fn look_for_cancels(&self, state: &mut State, now: MonoMs) {
+    fn look_for_cancels(&self, state: &mut State, now: MonoMs, due: &mut Due) {
         let cancelled: Vec<_> = state
             .calls
             .iter()
@@ -419,15 +435,26 @@ impl Seats {
             .map(|(key, _)| *key)
             .collect();
         for key in cancelled {
-            if let Some(call) = state.calls.remove(&key) {
-                call.note_cancel(now);
+            let Some(call) = state.calls.remove(&key) else {
+                continue;
+            };
+            if let Turn::Stop = call.note_cancel(now) {
+                due.stop.push(call);
+            } else {
+                due.tell.push(Arc::clone(&call));
                 state.calls.insert(call.watch_key(), call);
             }
+        }
+        if !due.stop.is_empty() {
+            state.queue.retain(|call| !call.is_over());
         }
     }
 
     /// Makes room for seats that are missing, and gives their numbers.
     fn hire(&self, state: &mut State) -> Vec<u64> {
+        if (state.short_until).is_some_and(|until| Instant::now() < until) {
+            return Vec::new();
+        }
         let waiting = state.queue.len().saturating_sub(state.idle);
         let missing = waiting
             .min(self.wanted.saturating_sub(state.regular()))
@@ -442,27 +469,37 @@ impl Seats {
         hired
     }
 
+    /// Makes their threads. If one can't be had, neither can the rest, and what waits is given back when its time to
+    /// begin is over; until then a later look tries again.
     fn seat(self: &Arc<Self>, hired: Vec<u64>) {
-        let name = match self.kind {
-            Kind::Async => "handler",
-            Kind::Blocking => "handler-block",
-        };
-        for number in hired {
-            let seats = Arc::clone(self);
-            let thread = std::thread::Builder::new().name(name.to_owned());
-            let made = thread.spawn(move || seats.sit(number));
+        let mut hired = hired.into_iter();
+        while let Some(number) = hired.next() {
+            let made = self.thread(number);
             let mut state = self.state.lock();
-            let was_short = std::mem::replace(&mut state.short_of_threads, made.is_err());
+            let short_until = made.is_err().then(|| Instant::now() + LOOK);
+            let was_short = std::mem::replace(&mut state.short_until, short_until).is_some();
             let Err(error) = made else { continue };
-            state.seats.remove(&number);
-            state.idle -= 1;
-            // What waits is given back when its time to begin is over; until then the next look tries again.
-            self.watch.wait_for(&mut state, LOOK);
+            for number in std::iter::once(number).chain(hired.by_ref()) {
+                state.seats.remove(&number);
+                state.idle -= 1;
+            }
             drop(state);
             if !was_short {
                 tracing::error!(%error, "a thread for handlers could not be made");
             }
         }
+    }
+
+    fn thread(self: &Arc<Self>, number: u64) -> io::Result<()> {
+        #[cfg(test)]
+        self.spy.a_thread_is_made()?;
+        let name = match self.kind {
+            Kind::Async => "handler",
+            Kind::Blocking => "handler-block",
+        };
+        let seats = Arc::clone(self);
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        thread.spawn(move || seats.sit(number)).map(drop)
     }
 
     fn until_next(&self, state: &State, now: MonoMs) -> Duration {
@@ -494,7 +531,7 @@ impl Drop for Leaves<'_> {
     }
 }
 
-/// What the watch has found, to be done without the lock: reports and tokens call elsewhere.
+/// What the watch has found, to be done without the lock: reports and tokens call elsewhere, tokens even foreign code.
 #[derive(Default)]
 struct Due {
     tell: Vec<Arc<Call>>,
@@ -507,8 +544,11 @@ impl Due {
         self.tell.is_empty() && self.stop.is_empty() && self.abandoned.is_empty()
     }
 
-    fn act(&mut self) {
-        self.tell.drain(..).for_each(|call| call.tell());
+    fn act(&mut self, runtime: &Handle) {
+        for call in self.tell.drain(..) {
+            // Who is woken with it may block: not the watch, which keeps everybody's time.
+            runtime.spawn_blocking(move || call.tell());
+        }
         self.stop.drain(..).for_each(|call| call.stop());
         for (handler, task) in self.abandoned.drain(..) {
             tracing::warn!(handler, %task, "a handler has not come back; its thread is left behind");

@@ -5,8 +5,10 @@
     reason = "a test may stop at what it did not expect"
 )]
 
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 use serde_json::json;
@@ -18,9 +20,32 @@ use crate::ids::{AttemptToken, Slot};
 
 /// Longest wait for anything.
 const SOON: Duration = Duration::from_secs(20);
-const SECOND: DurationMs = DurationMs::secs(1);
+/// What an attempt has, and its grace.
+const TIME: DurationMs = DurationMs::secs(10);
+const GRACE: DurationMs = DurationMs::secs(2);
 /// An idle seat looks by itself after ten seconds.
 const IDLE: Duration = Duration::from_secs(9);
+
+/// What tests see of seats, and do to them.
+#[derive(Default)]
+pub(super) struct Spy {
+    /// How often the watch has gone around.
+    pub rounds: AtomicU64,
+    /// How often it has looked for cancels.
+    pub long_looks: AtomicU64,
+    threads_wanted: AtomicU64,
+    no_threads: AtomicBool,
+}
+
+impl Spy {
+    pub fn a_thread_is_made(&self) -> io::Result<()> {
+        self.threads_wanted.fetch_add(1, Ordering::SeqCst);
+        match self.no_threads.load(Ordering::SeqCst) {
+            true => Err(io::ErrorKind::WouldBlock.into()),
+            false => Ok(()),
+        }
+    }
+}
 
 struct Sink(mpsc::Sender<AttemptReport>);
 
@@ -77,8 +102,8 @@ impl Bench {
         let attempt = RunAttempt {
             task,
             token: AttemptToken(1),
-            deadline: self.clock.now().mono.after(DurationMs::secs(10)),
-            grace: DurationMs::secs(2),
+            deadline: self.clock.now().mono.after(TIME),
+            grace: GRACE,
             cancel: cancel.clone(),
             work: Work::Handler(call),
         };
@@ -88,6 +113,40 @@ impl Bench {
 
     fn report(&self) -> AttemptReport {
         self.reports.recv_timeout(SOON).expect("a report in time")
+    }
+
+    fn no_report(&self, why: &str) {
+        let report = self.reports.try_recv();
+        assert!(report.is_err(), "{why}: {report:?}");
+    }
+
+    /// The one kind of seats that there is.
+    fn seats(&self) -> &Arc<Seats> {
+        let seats = self.handlers.asynchronous.as_ref();
+        seats.or(self.handlers.blocking.as_ref()).unwrap()
+    }
+
+    /// Until the watch has gone around with the time as it is now, and done what follows from it.
+    fn looked(&self) {
+        self.gone_around(|spy| &spy.rounds, 3);
+    }
+
+    /// The same, with the cancels as they are now.
+    fn looked_for_cancels(&self) {
+        self.gone_around(|spy| &spy.long_looks, 2);
+        self.looked();
+    }
+
+    /// One round may be under way and have read the time before; the one after it is whole, and over when the next
+    /// begins.
+    fn gone_around(&self, count: impl Fn(&Spy) -> &AtomicU64, times: u64) {
+        let count = count(&self.seats().spy);
+        let (from, end) = (count.load(Ordering::SeqCst), Instant::now() + SOON);
+        while count.load(Ordering::SeqCst) < from + times {
+            assert!(Instant::now() < end, "the watch goes around");
+            self.clock.advance(DurationMs(0));
+            std::thread::yield_now();
+        }
     }
 
     fn status(&self) -> SeatsStatus {
@@ -225,11 +284,13 @@ fn who_blocks_beyond_the_grace_has_timed_out_and_what_it_returns_is_only_counted
     begun.recv_timeout(SOON).unwrap();
     let told = tokens.recv_timeout(SOON).unwrap();
     bench.clock.advance(DurationMs(9_999));
+    bench.looked();
     assert!(!told.is_cancelled());
     bench.clock.advance(DurationMs(1));
     bench.until("told", |_| told.is_cancelled());
     bench.clock.advance(DurationMs(1_999));
-    assert!(bench.reports.try_recv().is_err(), "its grace runs");
+    bench.looked();
+    bench.no_report("its grace runs");
     bench.clock.advance(DurationMs(1));
     let report = bench.report();
     assert_eq!((report.task, report.outcome), (task, Outcome::TimedOut));
@@ -245,7 +306,7 @@ fn who_blocks_beyond_the_grace_has_timed_out_and_what_it_returns_is_only_counted
         (seats.abandoned_since_start, seats.late_since_start),
         (1, 1)
     );
-    assert!(bench.reports.try_recv().is_err(), "one report");
+    bench.no_report("one report");
 }
 
 #[test]
@@ -264,7 +325,8 @@ fn a_call_that_finds_no_thread_for_half_of_its_time_is_given_back() {
     begun.recv_timeout(SOON).unwrap();
     let (second, _) = bench.run("blocks");
     bench.clock.advance(DurationMs(4_999));
-    assert!(bench.reports.try_recv().is_err());
+    bench.looked();
+    bench.no_report("it may still begin");
     bench.clock.advance(DurationMs(1));
     let report = bench.report();
     assert_eq!((report.task, report.outcome), (second, Outcome::GivenBack));
@@ -290,12 +352,10 @@ fn when_every_thread_is_abandoned_attempts_are_given_back_at_once_until_one_retu
     for lost in 1..=3 {
         bench.run("blocks");
         begun.recv_timeout(SOON).unwrap();
-        let mut reported = false;
-        while !reported {
-            bench.clock.advance(SECOND);
-            reported = bench.reports.try_recv().is_ok();
-            std::thread::yield_now();
-        }
+        bench.clock.advance(TIME);
+        bench.looked();
+        bench.clock.advance(GRACE);
+        assert_eq!(bench.report().outcome, Outcome::TimedOut);
         let seats = bench.until("abandoned", |seats| seats.abandoned.len() == lost);
         assert_eq!(seats.threads, lost, "none is made ahead");
         assert!(seats.is_at_limit());
@@ -341,23 +401,126 @@ fn a_cancelled_call_has_its_grace_whether_it_waits_or_blocks() {
             told.recv_timeout(SOON).unwrap();
         }
         // From when the watch has seen it, two seconds; its time is not up meanwhile.
-        let (mut moved, end) = (0, Instant::now() + SOON);
-        let report = loop {
-            if let Ok(report) = bench.reports.try_recv() {
-                break report;
-            }
-            if moved < 9 && bench.status().held + bench.status().calls > 0 {
-                bench.clock.advance(SECOND);
-                moved += 1;
-            }
-            assert!(Instant::now() < end);
-            std::thread::sleep(Duration::from_millis(50));
-        };
+        bench.looked_for_cancels();
+        bench.clock.advance(DurationMs(1_999));
+        bench.looked();
+        bench.no_report(name);
+        bench.clock.advance(DurationMs(1));
+        let report = bench.report();
         assert_eq!((report.task, report.outcome), (task, Outcome::Cancelled));
-        assert!(moved >= 2, "{name}: after {moved} s");
     }
     let_go();
     bench.until("back", |seats| seats.held == 0);
+}
+
+#[test]
+fn a_cancelled_call_that_had_not_begun_ends_at_once_and_was_not_given_back() {
+    let (block, begun, let_go) = stubborn();
+    let blocks = blocking_handler(move |_| {
+        block();
+        Ok(None)
+    });
+    let limits = HandlerLimits {
+        blocking_max: 1,
+        stand_ins_max: 0,
+    };
+    let mut bench = Bench::within(limits, [("blocks", blocks)]);
+    bench.run("blocks");
+    begun.recv_timeout(SOON).unwrap();
+    let (second, cancel) = bench.run("blocks");
+    cancel.cancel();
+    let report = bench.report();
+    assert_eq!((report.task, report.outcome), (second, Outcome::Cancelled));
+    assert!(report.started.is_none());
+    let seats = bench.until("gone", |seats| seats.queued == 0 && seats.calls == 1);
+    assert_eq!(seats.given_back_since_start, 0);
+    let_go();
+    assert!(is_success(&bench.report()));
+}
+
+/// Somebody who listens to a token and does what a test says when he is woken.
+struct Listener(Box<dyn Fn() + Send + Sync>);
+
+impl Wake for Listener {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+/// He listens for as long as what this returns is kept.
+fn listens(token: CancellationToken, then: impl Fn() + Send + Sync + 'static) -> impl Future {
+    let mut cancelled = Box::pin(token.cancelled_owned());
+    let waker = Waker::from(Arc::new(Listener(Box::new(then))));
+    let polled = cancelled.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    cancelled
+}
+
+#[test]
+fn who_listens_for_a_handlers_end_and_panics_or_blocks_holds_up_nobody_else() {
+    let (tell, tokens) = mpsc::channel();
+    let deaf = handler(move |task: HandlerTask| {
+        tell.send(task.cancel).unwrap();
+        std::future::pending()
+    });
+    let good = handler(async |_| Ok(None));
+    let mut bench = Bench::of([("deaf", deaf), ("good", good)]);
+    let (block, woken, let_go) = stubborn();
+    let (tell, panicking) = mpsc::channel();
+    let mut listeners: Vec<Box<dyn std::any::Any>> = Vec::new();
+    let (first, cancel_first) = bench.run("deaf");
+    let token = tokens.recv_timeout(SOON).unwrap();
+    listeners.push(Box::new(listens(token, move || {
+        tell.send(()).unwrap();
+        panic!("a listener's panic")
+    })));
+    let (second, cancel_second) = bench.run("deaf");
+    let token = tokens.recv_timeout(SOON).unwrap();
+    listeners.push(Box::new(listens(token, block)));
+    // As a shard does: it comes back at once, whoever listens.
+    cancel_first.cancel();
+    cancel_second.cancel();
+    panicking.recv_timeout(SOON).unwrap();
+    woken.recv_timeout(SOON).unwrap();
+    bench.looked();
+    bench.run("good");
+    assert!(is_success(&bench.report()));
+    bench.clock.advance(GRACE);
+    let mut ended = [bench.report(), bench.report()];
+    ended.sort_by_key(|report| report.task);
+    assert_eq!(ended.each_ref().map(|report| report.task), [first, second]);
+    assert!(
+        ended
+            .iter()
+            .all(|report| report.outcome == Outcome::Cancelled)
+    );
+    let_go();
+}
+
+#[test]
+fn without_a_thread_for_a_seat_the_watch_keeps_everybodys_time_all_the_same() {
+    let blocks = blocking_handler(|_| Ok(None));
+    let mut bench = Bench::of([("blocks", blocks)]);
+    bench.seats().spy.no_threads.store(true, Ordering::SeqCst);
+    for _ in 0..50 {
+        bench.run("blocks");
+    }
+    let spy = &bench.seats().spy;
+    let before = spy.rounds.load(Ordering::SeqCst);
+    let wanted = spy.threads_wanted.load(Ordering::SeqCst);
+    for _ in 0..5 {
+        bench.looked();
+    }
+    let wanted = spy.threads_wanted.load(Ordering::SeqCst) - wanted;
+    let rounds = spy.rounds.load(Ordering::SeqCst) - before;
+    assert!(wanted <= rounds, "one in a round: {wanted} in {rounds}");
+    bench.clock.advance(DurationMs(TIME.0 / 2));
+    for _ in 0..50 {
+        assert_eq!(bench.report().outcome, Outcome::GivenBack);
+    }
+    spy.no_threads.store(false, Ordering::SeqCst);
+    bench.run("blocks");
+    assert!(is_success(&bench.report()));
 }
 
 /// Panics when it is dropped, unless a panic is on its way.
@@ -434,14 +597,10 @@ fn a_future_that_is_cut_off_may_panic_as_it_goes() {
     let mut bench = Bench::of([("never", never)]);
     bench.run("never");
     bench.until("begun", Bench::waits);
-    let outcome = loop {
-        bench.clock.advance(SECOND);
-        if let Ok(report) = bench.reports.try_recv() {
-            break report.outcome;
-        }
-        std::thread::yield_now();
-    };
-    assert_eq!(outcome, Outcome::TimedOut);
+    bench.clock.advance(TIME);
+    bench.looked();
+    bench.clock.advance(GRACE);
+    assert_eq!(bench.report().outcome, Outcome::TimedOut);
     bench.until("counted", |seats| seats.panics_since_start == 1);
 }
 

@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::*;
 use crate::clock::Now;
-use crate::executor::AttemptReport;
+use crate::executor::{AttemptReport, ReportSink};
 use crate::ids::{AttemptToken, Slot, TaskId};
 use crate::watchdog::{ChildId, Generation, named_arbiter};
 
@@ -44,6 +44,7 @@ impl ReportSink for Reports {
 /// An executor with its runtime, and the other end of its reports.
 struct Bench {
     push: HttpPush,
+    sink: Arc<dyn ReportSink>,
     clock: Clock,
     started: Receiver<Now>,
     ended: Receiver<AttemptReport>,
@@ -72,9 +73,10 @@ impl Bench {
             allow_loopback,
             allow_private: false,
         };
-        let push = HttpPush::new(runtime.handle().clone(), sink, clock.clone(), egress).unwrap();
+        let push = HttpPush::new(runtime.handle().clone(), clock.clone(), egress).unwrap();
         Self {
             push,
+            sink,
             clock,
             started,
             ended,
@@ -93,6 +95,15 @@ impl Bench {
         }
     }
 
+    fn owed(&self, attempt: &RunAttempt) -> OwedReport {
+        OwedReport::new(attempt, Arc::clone(&self.sink), self.clock.clone())
+    }
+
+    fn run(&self, attempt: RunAttempt) {
+        let owed = self.owed(&attempt);
+        self.push.begin(attempt, owed);
+    }
+
     fn report(&self) -> AttemptReport {
         let report = self.ended.recv_timeout(PATIENCE).unwrap();
         assert_eq!(report.token, AttemptToken(3));
@@ -100,7 +111,7 @@ impl Bench {
     }
 
     fn outcome_of(&self, call: HttpCall, time: DurationMs) -> Outcome {
-        self.push.run(self.attempt(call, time));
+        self.run(self.attempt(call, time));
         self.report().outcome
     }
 
@@ -203,6 +214,8 @@ fn get(url: &str) -> HttpCall {
         body: Bytes::new(),
         expect_status: Vec::new(),
         success_if: None,
+        complete_by: None,
+        question: None,
     }
 }
 
@@ -244,7 +257,7 @@ fn the_json_answer_of_a_2xx_becomes_the_result() {
         "201 Created\r\ncontent-type: text/plain",
         b" {\"paid\":true}\n",
     ));
-    bench.push.run(bench.attempt(get(&url), LONG));
+    bench.run(bench.attempt(get(&url), LONG));
     let report = bench.report();
     assert_eq!(report.outcome, succeeded(Some("{\"paid\":true}")));
     let started = bench.started.recv_timeout(PATIENCE).unwrap();
@@ -464,6 +477,97 @@ fn success_if_is_asked_once_the_status_is_as_expected() {
 }
 
 #[test]
+fn a_202_with_a_time_means_that_the_work_is_completed_later() {
+    let bench = Bench::new();
+    let ask = |body: &'static [u8], given: Option<DurationMs>| {
+        let (url, _seen) = receiver(&answer("202 Accepted", body));
+        let call = HttpCall {
+            complete_by: given,
+            success_if: Some("body.done".to_owned()),
+            ..get(&url)
+        };
+        bench.outcome_of(call, LONG)
+    };
+    let accepted = |secs| Outcome::Accepted {
+        complete_by: DurationMs::secs(secs),
+    };
+    let given = Some(DurationMs::secs(60));
+    assert_eq!(ask(br#"{"complete_by": "PT10M"}"#, None), accepted(600));
+    assert_eq!(ask(br#"{"complete_by": "PT10M"}"#, given), accepted(600));
+    assert_eq!(ask(b"", given), accepted(60), "as the task says");
+    assert_eq!(ask(br#"{"complete_by": null}"#, given), accepted(60));
+    assert_eq!(
+        ask(br#"{"done": true}"#, None),
+        succeeded(Some(r#"{"done": true}"#))
+    );
+    for unclear in [
+        &br#"{"complete_by": "soon"}"#[..],
+        br#"{"complete_by": 600}"#,
+        br#"{"complete_by": "PT0S"}"#,
+        br#"{"complete_by": "P31D"}"#,
+    ] {
+        let failure = failed(ask(unclear, given));
+        assert_eq!(
+            (failure.code.as_str(), failure.in_doubt),
+            ("protocol", true)
+        );
+    }
+    let (url, _seen) = receiver(&answer("202 Accepted", br#"{"complete_by": "PT1M"}"#));
+    let call = HttpCall {
+        expect_status: vec![200],
+        ..get(&url)
+    };
+    assert_eq!(failed(bench.outcome_of(call, LONG)).code, "http_202");
+}
+
+#[test]
+fn a_question_is_answered_with_done_failed_or_not_yet() {
+    let bench = Bench::new();
+    let ask = |head: &str, body: &'static [u8], failed_if: Option<&str>| {
+        let (url, _seen) = receiver(&answer(head, body));
+        let question = Some(Conditions {
+            done_if: "body.status == 'done'".to_owned(),
+            failed_if: failed_if.map(str::to_owned),
+        });
+        let call = HttpCall {
+            question,
+            ..get(&url)
+        };
+        bench.outcome_of(call, LONG)
+    };
+    let refused = Some("body.status == 'refused'");
+    let done = br#"{"status":"done"}"#;
+    assert_eq!(
+        ask("200 OK", done, refused),
+        succeeded(Some(r#"{"status":"done"}"#))
+    );
+    let Outcome::NotYet { answer } = ask("200 OK", br#"{"status":"wait"}"#, refused) else {
+        panic!("it is not done");
+    };
+    assert_eq!(answer, r#"200 {"status":"wait"}"#);
+    let Outcome::NotYet { .. } = ask(
+        "202 Accepted",
+        br#"{"status":"wait","complete_by":"PT1M"}"#,
+        None,
+    ) else {
+        panic!("a question is not taken on");
+    };
+    let failure = failed(ask("200 OK", br#"{"status":"refused"}"#, refused));
+    assert_eq!(
+        (failure.code.as_str(), failure.retryable),
+        ("failed_if", false)
+    );
+    for (head, body, code) in [
+        ("200 OK", &br#"{"odd":1}"#[..], "condition_error"),
+        ("500 No", done, "http_500"),
+        ("404 No", done, "http_404"),
+    ] {
+        let failure = failed(ask(head, body, refused));
+        assert_eq!((failure.code.as_str(), failure.retryable), (code, true));
+    }
+}
+
+#[test]
 fn a_redirect_is_a_failure_and_is_not_followed() {
     let bench = Bench::new();
     let (elsewhere, seen_elsewhere) = receiver(&answer("200 OK", b""));
@@ -506,7 +610,7 @@ fn retry_after_is_read_in_both_forms_and_capped() {
 fn at_the_deadline_the_receiver_sees_the_connection_close() {
     let bench = Bench::new();
     let (url, seen) = receiver(b"");
-    bench.push.run(bench.attempt(get(&url), DurationMs(200)));
+    bench.run(bench.attempt(get(&url), DurationMs(200)));
     request_seen(&seen);
     let report = bench.report();
     assert_eq!(report.outcome, Outcome::TimedOut);
@@ -530,7 +634,7 @@ fn the_deadline_also_cuts_an_answer_that_drips() {
 fn the_deadline_follows_a_clock_that_a_test_moves() {
     let bench = Bench::with(Clock::by_hand(WallMs(0)), true);
     let (url, seen) = receiver(b"");
-    bench.push.run(bench.attempt(get(&url), LONG));
+    bench.run(bench.attempt(get(&url), LONG));
     request_seen(&seen);
     bench.clock.advance(DurationMs(59_999));
     assert!(bench.ended.try_recv().is_err());
@@ -547,7 +651,7 @@ fn a_cancel_closes_the_connection() {
     let (url, seen) = receiver(b"");
     let attempt = bench.attempt(get(&url), LONG);
     let cancel = attempt.cancel.clone();
-    bench.push.run(attempt);
+    bench.run(attempt);
     request_seen(&seen);
     cancel.cancel();
     assert_eq!(bench.report().outcome, Outcome::Cancelled);
@@ -565,7 +669,7 @@ fn nothing_is_sent_past_the_deadline_or_after_a_cancel() {
     let cancelled = bench.attempt(get(&url), LONG);
     cancelled.cancel.cancel();
     for (attempt, expected) in [(late, Outcome::GivenBack), (cancelled, Outcome::Cancelled)] {
-        bench.push.run(attempt);
+        bench.run(attempt);
         let report = bench.report();
         assert_eq!(report.outcome, expected);
         assert_eq!(report.started, None);
@@ -739,14 +843,14 @@ fn a_message_is_cut_to_what_is_kept() {
 fn a_stopped_runtime_still_gives_a_report() {
     let mut bench = Bench::new();
     let (url, seen) = receiver(b"");
-    bench.push.run(bench.attempt(get(&url), LONG));
+    bench.run(bench.attempt(get(&url), LONG));
     request_seen(&seen);
     bench.runtime.take().unwrap().shutdown_background();
     let report = bench.report();
     assert_eq!(report.outcome, Outcome::Unknown);
     assert!(report.started.is_some());
 
-    bench.push.run(bench.attempt(get(&url), LONG));
+    bench.run(bench.attempt(get(&url), LONG));
     let report = bench.report();
     assert_eq!(report.outcome, Outcome::GivenBack);
     assert_eq!(report.started, None);
@@ -765,8 +869,7 @@ fn the_actor_runs_what_it_is_sent() {
         let door = HttpPushActor::start_on(bench.push.clone(), child, thread);
         let attempt = || {
             let attempt = bench.attempt(get(&url), LONG);
-            let parts = &bench.push.parts;
-            let owed = OwedReport::new(&attempt, parts.sink.clone(), parts.clock.clone());
+            let owed = bench.owed(&attempt);
             (attempt, owed)
         };
         let (run, owed) = attempt();
@@ -786,7 +889,7 @@ fn many_attempts_at_once_give_one_report_each() {
     let seen: Vec<_> = (0..32)
         .map(|_| {
             let (url, seen) = receiver(&answer("200 OK\r\nconnection: close", b"1"));
-            bench.push.run(bench.attempt(get(&url), LONG));
+            bench.run(bench.attempt(get(&url), LONG));
             seen
         })
         .collect();

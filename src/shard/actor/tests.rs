@@ -19,6 +19,7 @@ use crate::executor::handler::{HandlerLimits, handler};
 use crate::executor::{AttemptReport, Handlers, ReportSink};
 use crate::ids::{AttemptNumber, AttemptToken, SlotMap, TaskId};
 use crate::shard::attempts::Attempts;
+use crate::shard::completion::Completions;
 use crate::shard::core::CoreOptions;
 use crate::shard::create::{Created, Creation};
 use crate::shard::messages::{ApplyVerb, CreateTask, FinishAttempt, GetTask, Target, Wants};
@@ -119,6 +120,7 @@ impl Bench {
             desk: Arc::default(),
             wakes: Arc::new(WakeBoard::new(1)),
             attempts: Arc::clone(&attempts),
+            completions: Arc::new(Completions::new(&[7; 32])),
         };
         let wakes = Arc::clone(&outlets.wakes);
         let executors = Arc::clone(&outlets.executors);

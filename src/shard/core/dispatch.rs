@@ -7,6 +7,7 @@ use crate::ids::TaskId;
 use crate::shard::core::{Armed, Effect, Launch, REPORT_MARGIN, ShardCore};
 use crate::shard::index::Row;
 use crate::shard::place::{ARM_AHEAD, Alarm, AlarmClock, Place, Setting, alarms_of};
+use crate::shard::slots::Track;
 use crate::task::event::Event;
 use crate::task::model::{Lane, State, Task};
 use crate::task::spec::Action;
@@ -15,6 +16,8 @@ use crate::task::spec::Action;
 const ALARMS_PER_ROUND: usize = 64;
 /// Tasks that one step reads at the head of a line and can't dispatch: held, for a full host, not due after all.
 const PASSED_PER_STEP: usize = 64;
+/// Longest time for the last question of a poll.
+const LAST_QUESTION_MAX: DurationMs = DurationMs::secs(5);
 
 impl ShardCore {
     /// Lets ring what has come due.
@@ -32,7 +35,7 @@ impl ShardCore {
                 break;
             }
         }
-        self.serve_queue(now);
+        self.serve_queues(now);
         self.more |= self.rescue.is_sweeping();
     }
 
@@ -121,15 +124,18 @@ impl ShardCore {
         let held = self.book.get(&task.topic).is_held();
         match task.spec.action {
             Action::Pull => self.stand(id, Place::Ready, now),
+            Action::CompleteOnly => self.stand(id, Place::Awaiting, now),
             _ if held => self.stand(id, Place::Held, now),
             Action::None => self.dispatch(id, now),
             // Whoever waits for a slot already goes first.
-            Action::Http(_) | Action::Handler { .. }
-                if self.slots.nobody_waits() && self.has_room_for(id) =>
+            Action::Http(_) | Action::Handler { .. } | Action::Poll(_)
+                if self.slots.of(Track::of(&task)).nobody_waits() && self.has_room_for(id) =>
             {
                 self.dispatch(id, now);
             }
-            Action::Http(_) | Action::Handler { .. } => self.stand(id, Place::Queued, now),
+            Action::Http(_) | Action::Handler { .. } | Action::Poll(_) => {
+                self.stand(id, Place::Queued, now);
+            }
         }
     }
 
@@ -138,15 +144,17 @@ impl ShardCore {
         let Some(topic) = self.table.topic_of(row) else {
             return false;
         };
-        let has_room =
-            self.slots.nobody_waits() && !self.draining && self.slots.has_room_for(topic);
+        // Polls have to be looked at when they come due.
+        let slots = self.slots.of(Track::Work);
+        let has_room = slots.nobody_waits() && !self.draining && slots.has_room_for(topic);
         if has_room || self.book.get(topic).is_held() {
             return false;
         }
         let topic = topic.clone();
         let queues = self.table.queue_asleep(row.id);
         if queues {
-            self.slots.wait(&topic, fire_ms, row.id);
+            let slots = self.slots.of_mut(Track::Work);
+            slots.wait(&topic, fire_ms, row.id);
         }
         queues
     }
@@ -187,16 +195,22 @@ impl ShardCore {
         !self.draining
             && self.table.awake(id).is_some_and(|entry| {
                 let task = &entry.task;
-                self.slots.has_room_for(&task.topic)
-                    && self.slots.host_has_room(task.spec.action.host())
+                let slots = self.slots.of(Track::of(task));
+                slots.has_room_for(&task.topic) && slots.host_has_room(task.spec.action.host())
             })
     }
 
     /// Hands out what waited for a slot, in due order.
-    fn serve_queue(&mut self, now: Now) {
+    fn serve_queues(&mut self, now: Now) {
+        for track in Track::ALL {
+            self.serve_queue(track, now);
+        }
+    }
+
+    fn serve_queue(&mut self, track: Track, now: Now) {
         let mut passed = 0;
         while !self.draining
-            && let Some((topic, fire_ms, id)) = self.slots.next()
+            && let Some((topic, fire_ms, id)) = self.slots.of(track).next()
         {
             if self.is_full() || passed == PASSED_PER_STEP {
                 self.more = true;
@@ -207,7 +221,7 @@ impl ShardCore {
                     return;
                 }
                 // What does not read back is set aside; it must not stand in the way of those behind it.
-                self.slots.leave(&topic, fire_ms, id);
+                self.slots.of_mut(track).leave(&topic, fire_ms, id);
                 passed += 1;
                 continue;
             };
@@ -216,20 +230,22 @@ impl ShardCore {
             let host = task.spec.action.host();
             passed += 1;
             if held {
-                self.slots.leave(&topic, fire_ms, id);
+                self.slots.of_mut(track).leave(&topic, fire_ms, id);
                 self.stand(id, Place::Held, now);
             } else if ahead > ARM_AHEAD {
                 // Its clock was stepped back: it is not due after all, and would only take up the slot.
-                self.slots.leave(&topic, fire_ms, id);
+                self.slots.of_mut(track).leave(&topic, fire_ms, id);
                 self.back_to_wheel(id);
             } else if let Some(host) = host
-                && !self.slots.host_has_room(Some(host))
+                && !self.slots.of(track).host_has_room(Some(host))
             {
-                self.slots.set_aside(&topic, fire_ms, id, host);
+                self.slots
+                    .of_mut(track)
+                    .set_aside(&topic, fire_ms, id, host);
             } else {
                 passed -= 1;
                 // Out of the line first: whatever becomes of it, it is not the next one again.
-                self.slots.leave(&topic, fire_ms, id);
+                self.slots.of_mut(track).leave(&topic, fire_ms, id);
                 self.dispatch(id, now);
             }
         }
@@ -303,7 +319,14 @@ impl ShardCore {
         self.await_report(armed.task, now);
         let task = &self.table.awake(armed.task)?.task;
         let attempt = task.spec.timeouts.attempt;
-        let total_left = task.total_until().map(|until| until.since(now.steady));
+        let time_left = match task.total_until() {
+            _ if task.asks_last() => attempt.min(LAST_QUESTION_MAX),
+            // Its time goes on until it is asked for the last time.
+            Some(until) if task.spec.action.poll().is_none() => {
+                attempt.min(until.since(now.steady))
+            }
+            _ => attempt,
+        };
         Some(Launch {
             task: task.id,
             topic: task.topic.clone(),
@@ -312,7 +335,7 @@ impl ShardCore {
             attempt: task.attempt,
             token: task.token,
             due_at: task.due.at,
-            time_left: total_left.map_or(attempt, |left| attempt.min(left)),
+            time_left,
             spec: Arc::clone(&task.spec),
         })
     }

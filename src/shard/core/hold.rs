@@ -100,18 +100,18 @@ impl ShardCore {
         {
             self.hand_back(armed.task, "shutdown", now);
         }
-        self.slots.taken().len()
+        self.slots.taken().count()
     }
 
     /// Ends the shutdown: what still runs is cut off and handed back.
     pub fn give_up_running(&mut self, now: Now) {
-        for id in self.slots.taken().iter().copied().collect::<Vec<_>>() {
+        for id in self.slots.taken().collect::<Vec<_>>() {
             self.hand_back(id, "shutdown", now);
         }
     }
 
     /// Attempts that executors of ours run.
     pub fn in_flight(&self) -> usize {
-        self.slots.taken().len()
+        self.slots.taken().count()
     }
 }

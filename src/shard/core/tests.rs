@@ -3,8 +3,9 @@
 //! - `shell`: the world around the core; it takes steps as the actor does, may die between any two, and checks
 //!   at each that nothing starts early, twice or uncommitted;
 //! - `sound`: what holds of a core after every step, whatever happened;
-//! - `due`, `topics`, `workers`, `keys`, `notes`, `late`, `clocks`, `lists`: what it does, as sentences;
+//! - `due`, `topics`, `workers`, `polls`, `keys`, `notes`, `late`, `clocks`, `lists`: what it does, as sentences;
 //! - `crash`, `simulation`: the same through deaths at every point, and through random lives;
+//! - `races`: several ends at one instant, ten thousand times over;
 //! - `model`: every order of events, within small bounds.
 
 #![expect(
@@ -20,6 +21,8 @@ mod late;
 mod lists;
 mod model;
 mod notes;
+mod polls;
+mod races;
 mod rescue;
 mod shell;
 mod simulation;

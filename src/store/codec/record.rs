@@ -28,11 +28,12 @@ use crate::task::model::{
 };
 use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
 use crate::task::spec::{
-    Action, Class, Delivery, HttpAction, NameError, RawJson, TaskKey, TaskSpec, Timeouts, TopicName,
+    Action, Class, Delivery, HttpAction, NameError, Poll, RawJson, TaskKey, TaskSpec, Timeouts,
+    TopicName,
 };
 
 /// How attempts end: the names of outcomes and, where a task ended without one, of reasons. Only appended to.
-const OUTCOMES: [&str; 11] = [
+const OUTCOMES: [&str; 12] = [
     "succeeded",
     "failed",
     "timeout",
@@ -44,10 +45,11 @@ const OUTCOMES: [&str; 11] = [
     "total_time",
     "attempts_used_up",
     "refused",
+    "not_yet",
 ];
 
 /// Who makes attempts: the kinds of actions. Only appended to.
-const EXECUTORS: [&str; 4] = ["http", "pull", "handler", "none"];
+const EXECUTORS: [&str; 6] = ["http", "pull", "handler", "none", "poll", "complete_only"];
 
 fn place_in(table: &[&str], word: &str) -> u8 {
     let place = table.iter().position(|known| *known == word);
@@ -85,7 +87,7 @@ macro_rules! mirrors {
 mirrors! {
     StateV1 of State { Pending, Dispatched, Running, Retrying, Paused, Succeeded, Dead, Cancelled }
     LaneV1 of Lane { Wall, Steady }
-    WaitingForV1 of WaitingFor { Retry, Snooze }
+    WaitingForV1 of WaitingFor { Retry, Snooze, Poll }
     DeadReasonV1 of DeadReason { AttemptsUsedUp, LeaseExpired, TotalTime, Refused, OutcomeUnknown }
     PauseClockV1 of PauseClock { Keep, Freeze }
     OnFailureV1 of OnFailure { Retry, Dead, Park }
@@ -276,6 +278,28 @@ enum ActionV1<'a> {
         expect_status: Vec<u16>,
         success_if: &'a str,
     },
+    /// `Http` that may be completed later.
+    HttpLater {
+        http: HttpV1<'a>,
+        complete_by_ms: u64,
+    },
+    Poll {
+        http: HttpV1<'a>,
+        every_ms: u64,
+        within_ms: Option<u64>,
+        done_if: &'a str,
+        failed_if: Option<&'a str>,
+    },
+    CompleteOnly,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct HttpV1<'a> {
+    url: &'a str,
+    method: &'a str,
+    headers: Vec<(&'a str, &'a str)>,
+    expect_status: Vec<u16>,
+    success_if: Option<&'a str>,
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -647,6 +671,7 @@ impl<'a> From<&'a Action> for ActionV1<'a> {
                 headers,
                 expect_status,
                 success_if: None,
+                complete_by: None,
             }) => Self::Http {
                 url,
                 method,
@@ -659,6 +684,7 @@ impl<'a> From<&'a Action> for ActionV1<'a> {
                 headers,
                 expect_status,
                 success_if: Some(success_if),
+                complete_by: None,
             }) => Self::HttpIf {
                 url,
                 method,
@@ -666,9 +692,62 @@ impl<'a> From<&'a Action> for ActionV1<'a> {
                 expect_status: expect_status.clone(),
                 success_if,
             },
+            Action::Http(
+                http @ HttpAction {
+                    complete_by: Some(complete_by),
+                    ..
+                },
+            ) => Self::HttpLater {
+                http: http.into(),
+                complete_by_ms: complete_by.0,
+            },
             Action::Pull => Self::Pull,
             Action::Handler { name } => Self::Handler { name },
             Action::None => Self::None,
+            Action::Poll(poll) => poll.as_ref().into(),
+            Action::CompleteOnly => Self::CompleteOnly,
+        }
+    }
+}
+
+impl<'a> From<&'a Poll> for ActionV1<'a> {
+    fn from(
+        Poll {
+            http,
+            every,
+            within,
+            done_if,
+            failed_if,
+        }: &'a Poll,
+    ) -> Self {
+        Self::Poll {
+            http: http.into(),
+            every_ms: every.0,
+            within_ms: within.map(|length| length.0),
+            done_if,
+            failed_if: failed_if.as_deref(),
+        }
+    }
+}
+
+impl<'a> From<&'a HttpAction> for HttpV1<'a> {
+    /// Without the time to complete it, which stands beside it.
+    fn from(
+        HttpAction {
+            url,
+            method,
+            headers,
+            expect_status,
+            success_if,
+            complete_by: _,
+        }: &'a HttpAction,
+    ) -> Self {
+        Self {
+            url,
+            method,
+            headers: pairs(headers),
+            expect_status: expect_status.clone(),
+            success_if: success_if.as_deref(),
         }
     }
 }
@@ -1012,6 +1091,7 @@ impl From<ActionV1<'_>> for Action {
                 headers: owned_pairs(headers),
                 expect_status,
                 success_if: None,
+                complete_by: None,
             }),
             ActionV1::HttpIf {
                 url,
@@ -1025,12 +1105,47 @@ impl From<ActionV1<'_>> for Action {
                 headers: owned_pairs(headers),
                 expect_status,
                 success_if: Some(success_if.to_owned()),
+                complete_by: None,
             }),
+            ActionV1::HttpLater {
+                http,
+                complete_by_ms,
+            } => Self::Http(HttpAction {
+                complete_by: Some(DurationMs(complete_by_ms)),
+                ..http.into()
+            }),
+            ActionV1::Poll {
+                http,
+                every_ms,
+                within_ms,
+                done_if,
+                failed_if,
+            } => Self::Poll(Box::new(Poll {
+                http: http.into(),
+                every: DurationMs(every_ms),
+                within: within_ms.map(DurationMs),
+                done_if: done_if.to_owned(),
+                failed_if: failed_if.map(str::to_owned),
+            })),
+            ActionV1::CompleteOnly => Self::CompleteOnly,
             ActionV1::Pull => Self::Pull,
             ActionV1::Handler { name } => Self::Handler {
                 name: name.to_owned(),
             },
             ActionV1::None => Self::None,
+        }
+    }
+}
+
+impl From<HttpV1<'_>> for HttpAction {
+    fn from(http: HttpV1<'_>) -> Self {
+        Self {
+            url: http.url.to_owned(),
+            method: http.method.to_owned(),
+            headers: owned_pairs(http.headers),
+            expect_status: http.expect_status,
+            success_if: http.success_if.map(str::to_owned),
+            complete_by: None,
         }
     }
 }
@@ -1176,6 +1291,9 @@ mod tests {
         let outcomes = [
             succeeded,
             Outcome::Failed(failure),
+            Outcome::NotYet {
+                answer: String::new(),
+            },
             Outcome::TimedOut,
             Outcome::LeaseExpired,
             Outcome::Snoozed,
@@ -1196,11 +1314,26 @@ mod tests {
             headers: Vec::new(),
             expect_status: Vec::new(),
             success_if: None,
+            complete_by: None,
         };
+        let poll = Action::Poll(Box::new(Poll {
+            http: http.clone(),
+            every: DurationMs(1),
+            within: None,
+            done_if: String::new(),
+            failed_if: None,
+        }));
         let handler = Action::Handler {
             name: String::new(),
         };
-        for action in [Action::Http(http), Action::Pull, handler, Action::None] {
+        for action in [
+            Action::Http(http),
+            Action::Pull,
+            handler,
+            Action::None,
+            poll,
+            Action::CompleteOnly,
+        ] {
             let word = action.kind();
             assert_eq!(word_at(&EXECUTORS, place_in(&EXECUTORS, word)), Ok(word));
         }

@@ -45,6 +45,47 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
+fn what_reads_of_a_damaged_batch_is_got_out_of_it_and_the_rest_is_named() {
+    let tasks = [1, 2, 3].map(plain_task);
+    let mut batch = Batch::new(SteadyMs(7));
+    batch.put_task(&tasks[0]);
+    batch.put_cancel(tasks[1].id, &a_cancel());
+    batch.remove_task(tasks[2].id);
+    batch.put_task(&tasks[1]);
+    let payload = batch.encode().to_vec();
+    // As a journal's frame ends.
+    let filled = [&payload[..], &[0; 7]].concat();
+    let whole = Batch::salvage(&filled);
+    assert!(whole.is_all && whole.doubtful.is_empty());
+    assert_eq!(
+        whole.batch.encode()[BATCH_HEADER_BYTES..],
+        payload[BATCH_HEADER_BYTES..]
+    );
+
+    let first = value_of(&tasks[0]).len();
+    let header = size_of::<KeyBytes>() + 4;
+    let value_at = BATCH_HEADER_BYTES + header;
+    let mut rotten = payload.clone();
+    rotten[value_at + first / 2] ^= 1;
+    let part = Batch::salvage(&rotten);
+    assert!(part.is_all);
+    assert_eq!(
+        (part.batch.len(), part.doubtful),
+        (3, vec![RecordKey::Task(tasks[0].id)])
+    );
+    let mut left = Batch::decode(part.batch.encode().to_vec()).unwrap();
+    let left = left.changes().map(|(key, _)| key);
+    assert!(left.eq([1, 2, 1].map(|n: usize| RecordKey::Task(tasks[n].id))));
+
+    // Where a length is wrong nothing behind it can be told apart.
+    let mut rotten = payload.clone();
+    rotten[value_at - 2] ^= 0x40;
+    let none = Batch::salvage(&rotten);
+    assert!(!none.is_all && none.batch.is_empty());
+    assert!(!Batch::salvage(&payload[..payload.len() - 1]).is_all);
+}
+
+#[test]
 fn the_bytes_of_a_task_are_what_they_always_were() {
     // A change here means that stored tasks no longer read: give the new form a version of its own.
     let task = golden_task();

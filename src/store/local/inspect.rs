@@ -8,13 +8,23 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::journal::{Journal, JournalDirectory, JournalError};
+use super::journal::{Journal, JournalDirectory, JournalError, Met};
+use super::salvage::LostCommits;
 use super::tree::Tree;
 use super::{LocalOptions, path_of};
 use crate::ids::ShardId;
 use crate::store::chunk::{ChunkId, ChunkIndex, Mask, PackedChunk, ReadChunks};
 use crate::store::codec::Checkpoint;
 use crate::store::{Batch, Note, RecordKey, StoreError};
+
+/// What stands in the journal, in order.
+#[derive(Debug)]
+pub enum Committed {
+    /// A commit.
+    Batch(Batch),
+    /// Commits that do not read back as a whole.
+    Lost(LostCommits),
+}
 
 /// What the journal holds.
 #[derive(Debug, Default)]
@@ -62,21 +72,24 @@ impl Inspection {
         self.tree.seed()
     }
 
-    /// Reads the journal to its end.
+    /// Reads the journal to its end, past what does not read back.
     ///
     /// # Errors
-    /// When something that was acknowledged does not read back; `visit` may say so too.
-    pub fn journal(
-        &self,
-        visit: &mut dyn FnMut(Batch) -> Result<(), String>,
-    ) -> Result<JournalFound, StoreError> {
+    /// When it can't be told what counts.
+    pub fn journal(&self, visit: &mut dyn FnMut(Committed)) -> Result<JournalFound, StoreError> {
         let files = JournalDirectory::open(&self.path.join("journal"))?;
         let mut found = JournalFound::default();
         let covered = self.checkpoint.covered;
-        let journal = Journal::open(Box::new(files), covered, &mut |frame| {
-            found.batches += 1;
-            let batch = Batch::decode(frame.payload).map_err(|damaged| damaged.to_string())?;
-            visit(batch)
+        let journal = Journal::salvage(Box::new(files), covered, &mut |met| {
+            visit(match met {
+                Met::Frame(frame) => {
+                    found.batches += 1;
+                    let batch = Batch::decode(frame.payload);
+                    Committed::Batch(batch.map_err(|damaged| damaged.to_string())?)
+                }
+                Met::Lost(lost) => Committed::Lost(LostCommits::of(lost, covered)),
+            });
+            Ok(())
         });
         found.torn = journal
             .map_err(|error: JournalError| StoreError::from(error))?

@@ -32,6 +32,10 @@
 //! one: if that is missing, it was lost. A segment whose opening is bad and has no witness was never begun and is
 //! passed over.
 //!
+//! **Rotten, and what then?** A start refuses, and changes nothing. [`Journal::salvage`] is for a repair: it goes on with
+//! the next good frame of the same segment and tells what stood between. Where an opening is bad, or a segment missing,
+//! what counts behind it can't be told, and it refuses too.
+//!
 //! **A sync is never trusted twice.** The frame without a witness may be in the page cache only, left there by a
 //! sync that failed. [`Journal::start_epoch`] writes those same bytes again before it seals them, so that its
 //! own sync covers them.
@@ -122,6 +126,33 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
+/// What a replay comes upon.
+#[derive(Debug, Clone)]
+pub enum Met {
+    /// A commit.
+    Frame(Frame),
+    /// Commits that do not read back.
+    Lost(Lost),
+}
+
+/// Frames that were durable and do not read back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The segment they stand in.
+    pub file: PathBuf,
+    /// Where the first of them begins.
+    pub offset: u64,
+    /// What is wrong with it.
+    pub why: &'static str,
+    /// Its number.
+    pub first: u64,
+    /// The number of the last one; before the first if what is damaged holds none.
+    pub last: u64,
+    /// What was given to [`Journal::append`], as it stands there now: parts of it may be wrong. Of frames that `after`
+    /// covers none.
+    pub payloads: Vec<Vec<u8>>,
+}
+
 /// The journal of one shard. Synchronous, for one thread of its own: its calls wait for the disk.
 pub struct Journal {
     files: Box<dyn JournalFiles>,
@@ -187,6 +218,18 @@ impl Journal {
         after: u64,
         visit: &mut dyn FnMut(Frame) -> Result<(), String>,
     ) -> Result<Self, JournalError> {
+        Self::salvage(files, after, &mut whole(visit))
+    }
+
+    /// The same, but that `visit` is told of what does not read back between good frames, and may go on.
+    ///
+    /// # Errors
+    /// As [`Journal::open`], save for what `visit` has let pass.
+    pub fn salvage(
+        files: Box<dyn JournalFiles>,
+        after: u64,
+        visit: &mut dyn FnMut(Met) -> Result<(), String>,
+    ) -> Result<Self, JournalError> {
         Self::open_sized(files, SEGMENT_BYTES, after, visit)
     }
 
@@ -194,7 +237,7 @@ impl Journal {
         files: Box<dyn JournalFiles>,
         segment_bytes: u64,
         after: u64,
-        visit: &mut dyn FnMut(Frame) -> Result<(), String>,
+        visit: &mut dyn FnMut(Met) -> Result<(), String>,
     ) -> Result<Self, JournalError> {
         let first = SegmentId(1);
         let mut ids = files.list().map_err(|source| JournalError::Io {
@@ -328,6 +371,11 @@ impl Journal {
     /// Bytes that count in all segments: how much a start would have to read.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.end).sum()
+    }
+
+    /// How many files these are.
+    pub fn segments(&self) -> usize {
+        self.segments.len()
     }
 
     /// Sequence number of the last frame, 0 before the first.
@@ -482,6 +530,16 @@ impl Journal {
 
     fn corrupt(&self, id: SegmentId, offset: u64, why: impl Into<String>) -> JournalError {
         corrupt(&*self.files, id, offset, why)
+    }
+}
+
+/// Lets nothing pass that does not read back.
+fn whole(
+    visit: &mut dyn FnMut(Frame) -> Result<(), String>,
+) -> impl FnMut(Met) -> Result<(), String> {
+    move |met| match met {
+        Met::Frame(frame) => visit(frame),
+        Met::Lost(lost) => Err(lost.why.to_owned()),
     }
 }
 

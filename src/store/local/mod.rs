@@ -40,6 +40,7 @@ pub mod copies;
 mod folding;
 pub mod inspect;
 pub mod journal;
+pub mod salvage;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -53,7 +54,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use self::folding::{Folding, Slice};
-use self::journal::{Journal, JournalDirectory, JournalError, JournalFiles};
+use self::journal::{Journal, JournalDirectory, JournalError, JournalFiles, Met};
+use self::salvage::LostCommits;
 use self::tree::{Fault, Tree};
 use crate::clock::SteadyMs;
 use crate::ids::{ShardEpoch, ShardId};
@@ -72,6 +74,8 @@ pub struct LocalOptions {
     pub slice: Duration,
     /// Longest wait of a new owner for the slice that the old one is writing.
     pub take_over: Duration,
+    /// For a repair alone: what can be read behind damage in the journal counts, too. See [`salvage`].
+    pub salvage: bool,
 }
 
 impl Default for LocalOptions {
@@ -81,6 +85,7 @@ impl Default for LocalOptions {
             flush_every_ms: 500,
             slice: Duration::from_millis(2),
             take_over: Duration::from_secs(5),
+            salvage: false,
         }
     }
 }
@@ -275,10 +280,20 @@ impl ShardStore for LocalStore {
         let mut steady = checkpoint.steady;
         let mut replayed = Vec::new();
         let files = (self.home.open_journal)(&self.home.path.join("journal"))?;
-        let mut journal = Journal::open(files, checkpoint.covered, &mut |frame| {
-            let batch = Batch::decode(frame.payload).map_err(|damaged| damaged.to_string())?;
-            steady = steady.max(batch.steady());
-            replayed.push(batch);
+        let covered = checkpoint.covered;
+        let mut journal = Journal::salvage(files, covered, &mut |met| {
+            match met {
+                Met::Frame(frame) => {
+                    let batch =
+                        Batch::decode(frame.payload).map_err(|damaged| damaged.to_string())?;
+                    steady = steady.max(batch.steady());
+                    replayed.push(batch);
+                }
+                Met::Lost(lost) if self.home.options.salvage => {
+                    replayed.extend(LostCommits::of(lost, covered).readable);
+                }
+                Met::Lost(lost) => return Err(lost.why.to_owned()),
+            }
             Ok(())
         })?;
         if stored.is_some() && journal.last_epoch().is_none() {
@@ -292,6 +307,7 @@ impl ShardStore for LocalStore {
             .home
             .gate
             .settle(claim, journal.last_epoch().unwrap_or_default())?;
+        let files_read = journal.segments();
         journal.start_epoch(epoch)?;
         if stored.is_none() {
             tree.put_checkpoint(checkpoint)?;
@@ -310,6 +326,7 @@ impl ShardStore for LocalStore {
             epoch,
             steady,
             seed,
+            files_read,
         })
     }
 
@@ -456,7 +473,6 @@ impl Owned {
         let slice = folding
             .advance(&self.tree, home, bytes_min)
             .inspect_err(|_| *slot = None)?;
-        drop(slot);
         match slice {
             Slice::Through => {}
             Slice::More => return Ok(Tended::More),
@@ -464,7 +480,9 @@ impl Owned {
         }
         let (checkpoint, folded) = self.folding.take().map(Folding::end).unwrap_or_default();
         self.checkpoint = checkpoint;
+        // Still under the lock, or a new owner would see files go that it is about to read.
         self.journal.drop_through(checkpoint.covered)?;
+        drop(slot);
         folding::reach("fold::dropped", home)?;
         Ok(Tended::Folded(folded))
     }

@@ -7,7 +7,7 @@ use crate::task::history::{AttemptRecord, Change, ErrorNote, note};
 use crate::task::model::{
     DeadReason, Due, LastOutcome, LiveAttempt, Pause, PauseClock, State, Task, WaitingFor,
 };
-use crate::task::outcome::Outcome;
+use crate::task::outcome::{Failure, Outcome};
 use crate::task::retry::{DELAY_MAX, OnFailure};
 use crate::task::spec::{Delivery, RawJson};
 use crate::task::transition::{Context, HANDED_BACK_WAIT};
@@ -66,16 +66,87 @@ pub(super) fn take_attempt(
 /// Takes back an attempt that never started: nobody has seen its number, so the next start may have it. Its instant
 /// stays, and may still be ahead.
 pub(super) fn take_back_unstarted(task: &mut Task) {
+    uncount_attempt(task);
+    let has_asked = task.spec.action.poll().is_some() && task.last_outcome.is_some();
+    task.waiting_for = match task.attempts {
+        _ if has_asked => Some(WaitingFor::Poll),
+        0 => None,
+        _ => Some(WaitingFor::Retry),
+    };
+    task.state = match task.waiting_for {
+        Some(_) => State::Retrying,
+        None => State::Pending,
+    };
+}
+
+/// The attempt that is out was none: the next start has its number again, with a token of its own.
+fn uncount_attempt(task: &mut Task) {
     task.live = None;
     task.attempts = task.attempts.saturating_sub(1);
     task.attempt = AttemptNumber(task.attempt.0.saturating_sub(1));
-    let retries = task.attempts > 0;
-    task.state = if retries {
-        State::Retrying
-    } else {
-        State::Pending
+}
+
+/// The question of a poll ended without saying anything about the end: it was no attempt, and the next one follows.
+/// A poll that goes well asks hundreds of times, so its log says once that it waits.
+pub(super) fn ask_again(task: &mut Task, after: DurationMs, why: &str, ctx: &Context<'_>) {
+    let before = task.state;
+    uncount_attempt(task);
+    wait_again(task, Due::after(after, ctx.now), WaitingFor::Poll, ctx);
+    let last = task.changes.kept.last();
+    if last.is_some_and(|last| last.to == State::Dispatched) {
+        log(task, before, why, ctx);
+    }
+    task.updated_at = ctx.now.wall;
+}
+
+/// What an answer makes of a poll. `Err`: what it makes of any task.
+fn settle_question(task: &mut Task, outcome: &Outcome, ctx: &Context<'_>) -> Result<(), ()> {
+    let every = task.spec.action.poll().ok_or(())?.every;
+    let was_last = task.asks_last();
+    let is_over = task
+        .total_until()
+        .is_some_and(|until| ctx.now.steady >= until);
+    let (after, why) = match outcome {
+        Outcome::NotYet { .. } if !was_last => {
+            task.last_outcome = Some(LastOutcome {
+                outcome: outcome.name(),
+                error: None,
+            });
+            (every, "not yet")
+        }
+        // To ask twice does no harm.
+        Outcome::Unknown => (DurationMs(0), "cut off, to be asked again"),
+        Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => {
+            (HANDED_BACK_WAIT, "handed back")
+        }
+        // Cut off by the end of its time, which is when the last question is asked.
+        Outcome::TimedOut
+        | Outcome::Failed(Failure {
+            retryable: true, ..
+        }) if is_over && !was_last => (DurationMs(0), "its time is over: asked once more"),
+        _ => return Err(()),
     };
-    task.waiting_for = retries.then_some(WaitingFor::Retry);
+    ask_again(task, after, why, ctx);
+    Ok(())
+}
+
+/// The receiver took the work on: from here on the attempt is in its hands.
+fn hand_over(task: &mut Task, complete_by: DurationMs, ctx: &Context<'_>) {
+    let before = task.state;
+    let left = task.total_until().map(|until| until.since(ctx.now.steady));
+    let lease = left.map_or(complete_by, |left| complete_by.min(left));
+    task.state = State::Running;
+    if let Some(live) = &mut task.live {
+        live.started_at.get_or_insert(ctx.now.wall);
+        live.lease = Some(lease);
+        live.report_by = ctx.now.mono.after(lease);
+    }
+    log(
+        task,
+        before,
+        "taken on by its receiver, which completes it later",
+        ctx,
+    );
 }
 
 pub(super) fn record_attempt(
@@ -110,9 +181,17 @@ pub(super) fn settle(
     started_at: Option<WallMs>,
     ctx: &Context<'_>,
 ) {
+    if let Outcome::Accepted { complete_by } = outcome {
+        return hand_over(task, complete_by, ctx);
+    }
+    if settle_question(task, &outcome, ctx).is_ok() {
+        return;
+    }
     let before = task.state;
     record_attempt(task, &outcome, started_at, ctx);
-    let unknown = leaves_the_work_in_doubt(&outcome);
+    let is_poll = task.spec.action.poll().is_some();
+    let unknown = !is_poll && leaves_the_work_in_doubt(&outcome);
+    let then = task.spec.retry.on_outcome(&outcome);
     let spent = match outcome {
         Outcome::Succeeded {
             result,
@@ -134,11 +213,16 @@ pub(super) fn settle(
         }
         Outcome::LeaseExpired => DeadReason::LeaseExpired,
         Outcome::Unknown => DeadReason::OutcomeUnknown,
-        Outcome::TimedOut | Outcome::Failed(_) => DeadReason::AttemptsUsedUp,
+        Outcome::NotYet { .. } => DeadReason::TotalTime,
+        Outcome::Accepted { .. } | Outcome::TimedOut | Outcome::Failed(_) => {
+            DeadReason::AttemptsUsedUp
+        }
     };
-    if task
-        .total_until()
-        .is_some_and(|until| ctx.now.steady >= until)
+    let until = task.total_until();
+    // The last answer of a poll may say what became of it, which is more than that it took too long.
+    let says_more = is_poll && then == OnFailure::Dead;
+    if until.is_some_and(|until| ctx.now.steady >= until) && !says_more
+        || matches!(outcome, Outcome::NotYet { .. })
     {
         if let Some(last) = &mut task.last_outcome {
             last.outcome = DeadReason::TotalTime.name();
@@ -151,7 +235,7 @@ pub(super) fn settle(
         }
         return die(task, DeadReason::OutcomeUnknown, ctx);
     }
-    match task.spec.retry.on_outcome(&outcome) {
+    match then {
         OnFailure::Dead => die(task, DeadReason::Refused, ctx),
         OnFailure::Park => {
             task.next = Due::after(DurationMs(0), ctx.now);
@@ -196,9 +280,12 @@ pub(super) fn leaves_the_work_in_doubt(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::TimedOut | Outcome::LeaseExpired | Outcome::Unknown => true,
         Outcome::Failed(failure) => failure.in_doubt,
-        Outcome::Succeeded { .. } | Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => {
-            false
-        }
+        Outcome::Succeeded { .. }
+        | Outcome::NotYet { .. }
+        | Outcome::Accepted { .. }
+        | Outcome::Snoozed
+        | Outcome::Cancelled
+        | Outcome::GivenBack => false,
     }
 }
 
@@ -256,7 +343,18 @@ pub(super) fn wait_again(task: &mut Task, next: Due, waiting_for: WaitingFor, ct
     task.live = None;
     task.state = State::Retrying;
     task.waiting_for = Some(waiting_for);
-    task.next = next;
+    task.next = match task.total_until() {
+        // A poll is asked once more when its time is over, and never later.
+        Some(until) if task.spec.action.poll().is_some() && next.fire_ms > until.0 => {
+            let left = until.since(ctx.now.steady);
+            if left > DurationMs(0) {
+                Due::after(left, ctx.now)
+            } else {
+                next
+            }
+        }
+        _ => next,
+    };
     task.waiting_since = ctx.now.steady;
 }
 

@@ -11,6 +11,7 @@
 
 mod laws;
 mod policies;
+mod polls;
 mod times;
 mod verbs;
 

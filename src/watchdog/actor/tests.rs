@@ -141,7 +141,7 @@ fn runs_as(generation: u64) -> impl Fn(&ChildStatus) -> bool {
 fn a_panicking_child_is_started_again_as_generation_2_exactly_once() {
     let (clock, post) = (by_hand(), Post::default());
     let watchdog = Watchdog::start(clock.clone(), vec![post.child("dummy-00")]);
-    assert_eq!(watchdog.wait_all_running(SOON), Ok(()));
+    assert_eq!(watchdog.wait_all_running(SOON, None), Ok(()));
     post.order(Order::Panic);
     let child = watchdog.wait_for("dummy-00", runs_as(2));
     assert_eq!(child.last_fault.as_deref(), Some("panicked"));
@@ -181,7 +181,9 @@ fn a_child_that_fails_each_start_is_parked_after_the_pauses_of_its_policy() {
     let child = watchdog.wait_for("broken", ChildStatus::is_parked);
     assert_eq!((child.generation, child.restarts), (Generation(5), 4));
     assert_eq!(child.last_fault.as_deref(), Some("opening the store"));
-    let not_running = watchdog.wait_all_running(SOON).expect_err("one is parked");
+    let not_running = watchdog
+        .wait_all_running(SOON, None)
+        .expect_err("one is parked");
     assert_eq!(
         not_running.to_string(),
         "not running: broken g5 parked (opening the store)"

@@ -33,10 +33,13 @@ const NO_LIMITS: InLimits = InLimits {
     now: WallMs(0),
 };
 
-const WAITING: [(&str, WaitingFor); 2] =
-    [("retry", WaitingFor::Retry), ("snooze", WaitingFor::Snooze)];
+const WAITING: [(&str, WaitingFor); 3] = [
+    ("retry", WaitingFor::Retry),
+    ("snooze", WaitingFor::Snooze),
+    ("poll", WaitingFor::Poll),
+];
 /// How attempts end, and why a task ends without one.
-const OUTCOMES: [(&str, &str); 11] = same_words([
+const OUTCOMES: [(&str, &str); 12] = same_words([
     "succeeded",
     "failed",
     "timeout",
@@ -48,8 +51,10 @@ const OUTCOMES: [(&str, &str); 11] = same_words([
     "total_time",
     "attempts_used_up",
     "refused",
+    "not_yet",
 ]);
-const EXECUTORS: [(&str, &str); 4] = same_words(["http", "pull", "handler", "none"]);
+const EXECUTORS: [(&str, &str); 6] =
+    same_words(["http", "pull", "handler", "none", "poll", "complete_only"]);
 
 const fn same_words<const N: usize>(words: [&'static str; N]) -> [(&'static str, &'static str); N] {
     let mut pairs = [("", ""); N];
@@ -328,7 +333,9 @@ fn live(node: Node<'_, '_>) -> Option<LiveAttempt> {
     Some(LiveAttempt {
         started_at: body.optional("started_at", instant),
         worker: body.optional("worker", text),
-        lease: body.optional("lease", |node| node.length(0..=*limits::LEASE_MS.end())),
+        lease: body.optional("lease", |node| {
+            node.length(0..=*limits::COMPLETE_BY_MS.end())
+        }),
         report_by: MonoMs(0),
     })
 }

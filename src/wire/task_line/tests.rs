@@ -8,7 +8,7 @@ use crate::clock::{DurationMs, WallMs};
 use crate::ids::{Slot, TaskId};
 use crate::limits;
 use crate::task::retry::Backoff;
-use crate::task::spec::{Action, RawJson};
+use crate::task::spec::{Action, HttpAction, Poll, RawJson};
 use crate::testing::arbitrary::{a_task, golden_task, plain_task};
 use crate::wire::problem::Problem;
 use crate::wire::tests::refused;
@@ -82,8 +82,33 @@ fn sane(mut task: Task) -> Task {
     let mut spec = (*task.spec).clone();
     spec.payload = spec.payload.as_ref().map(as_json);
     spec.facts = spec.facts.as_ref().map(as_json);
-    if let Action::Http(_) = spec.action {
-        spec.action = golden_task().spec.action.clone();
+    let good = || match golden_task().spec.action.clone() {
+        Action::Http(http) => http,
+        other => panic!("{other:?} is no push"),
+    };
+    match &mut spec.action {
+        Action::Http(http) => {
+            let complete_by = http
+                .complete_by
+                .map(|by| DurationMs(1 + by.0 % 2_000_000_000));
+            *http = HttpAction {
+                complete_by,
+                ..good()
+            };
+        }
+        Action::Poll(poll) => {
+            let within = poll
+                .within
+                .map(|within| DurationMs(1 + within.0 % (limits::MAX_DELAY.0 - 1)));
+            **poll = Poll {
+                http: good(),
+                every: DurationMs(100 + poll.every.0 % 86_000_000),
+                within,
+                done_if: "body.done".to_owned(),
+                failed_if: poll.failed_if.as_ref().map(|_| "status == 204".to_owned()),
+            };
+        }
+        _ => {}
     }
     if let Action::Handler { name } = &mut spec.action {
         *name = format!("handler-{}", name.len());

@@ -217,6 +217,7 @@ fn an_action() -> impl Strategy<Value = Action> {
                     headers: headers.into_iter().collect(),
                     expect_status,
                     success_if: None,
+                    complete_by: None,
                 })
             }
         ),

@@ -16,6 +16,8 @@ use super::super::load::{Answer, Connection, expect, once, post};
 use super::super::site::{Site, cannot};
 use super::super::traffic::{JSON, NOTHING, Traffic};
 use crate::cli::Failure;
+use crate::clock::DurationMs;
+use crate::task::duration;
 
 /// Connections over which orders come.
 const CONNECTIONS: usize = 16;
@@ -93,7 +95,7 @@ impl Plan {
 
     /// Puts the topic, with its retention.
     pub(super) async fn declare(&self, to: SocketAddr) -> Result<(), Failure> {
-        let kept = length_of(self.retention);
+        let kept = as_text(self.retention);
         let body = format!(
             r#"{{"retention":{{"succeeded":"{kept}","cancelled":"{kept}","dead":"P1D"}}}}"#
         );
@@ -105,8 +107,9 @@ impl Plan {
     }
 }
 
-fn length_of(duration: Duration) -> String {
-    format!("PT{:.3}S", duration.as_secs_f64())
+/// As the API takes it.
+fn as_text(length: Duration) -> String {
+    duration::format(DurationMs::of(length))
 }
 
 /// What was asked of the service, and answered.
@@ -193,7 +196,7 @@ impl Shopper<'_> {
     }
 
     fn write_create(&self, request: &mut Vec<u8>, n: usize) {
-        let due = format!(r#""delay":"{}""#, length_of(self.plan.delay(n)));
+        let due = format!(r#""delay":"{}""#, as_text(self.plan.delay(n)));
         let action = match Plan::is_push(n) {
             true => self.push,
             false => NOTHING,

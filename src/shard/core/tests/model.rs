@@ -19,7 +19,7 @@
 //! **What is a move.** A step ends where the actor's does: with a batch out. That the store takes it, and that the actor
 //! hears of it, are moves of their own, so a death or a successor comes between any two of them. A replaced owner is a
 //! zombie: its thread goes on from wherever it was held, commits what it had out, and tells whoever waits for it. It
-//! starts nothing any more: it looks at its kill switch first, and what it launches all the same is born cancelled.
+//! starts nothing any more: it looks at its kill switch first, and the list of attempts is closed to it (`shard::attempts`).
 //!
 //! **What is not.** Two questions in one step; lost or repeated messages, but for those that a death swallows; chunks
 //! and folds, notes (but for late answers) and keys, topics and pauses, snoozes, total time (the random simulation has all of these); several

@@ -225,7 +225,10 @@ fn a_due_task_that_nobody_takes_is_told_of_after_its_dwell_time() {
 fn due_tasks_and_free_slots_without_a_start_are_no_progress() {
     let mut bare = Bare::new(DwellAction::Alert);
     let id = bare.create(task().due_in(DurationMs::secs(3_600)), Timeouts::default());
-    bare.core.slots.wait(&topic("stuck"), 0, id);
+    bare.core
+        .slots
+        .of_mut(Track::Work)
+        .wait(&topic("stuck"), 0, id);
     for (passed, expected) in [(0, 0), (2_000, 2_000), (3_000, 5_000)] {
         bare.clock.advance(DurationMs(passed));
         let now = bare.clock.now();
@@ -242,7 +245,10 @@ fn due_tasks_and_free_slots_without_a_start_are_no_progress() {
 fn one_that_is_not_there_does_not_stand_in_the_way_of_those_behind_it() {
     let mut bare = Bare::new(DwellAction::Alert);
     let gone = TaskId::with_tail(Slot::of_hash(99), START, 99);
-    bare.core.slots.wait(&topic("stuck"), 0, gone);
+    bare.core
+        .slots
+        .of_mut(Track::Work)
+        .wait(&topic("stuck"), 0, gone);
     bare.create(push_now(), Timeouts::default());
     bare.pass(1);
     assert_eq!(bare.starts, 1);

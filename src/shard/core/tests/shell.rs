@@ -584,6 +584,10 @@ impl Shell {
             self.lease(&topics, 100);
             for id in self.ids() {
                 let task = self.task(id);
+                if self.place(id) == Place::Awaiting {
+                    let (result, token) = (None, None);
+                    self.verb(id, Event::Complete { result, token }).unwrap();
+                }
                 if task.state == State::Running {
                     let token = task.token;
                     self.try_answer(id, token, succeeded()).unwrap().unwrap();
@@ -616,7 +620,7 @@ pub fn recovered(
     clock.raise_steady(begun.steady);
     let now = clock.now();
     let mut core = core(now);
-    core.begin_recovery(begun, store.reader().unwrap());
+    core.begin_recovery(begun, store.reader().unwrap(), store.reader().unwrap());
     let take_in = &mut |stored| core.recover(stored, now).unwrap();
     store.recover(take_in).unwrap();
     core.end_recovery(&Running::default(), now);
@@ -799,8 +803,9 @@ struct Witness {
 impl Witness {
     fn begins(&mut self, task: &Task) {
         let id = task.id;
+        let is_question = task.spec.action.poll().is_some();
         assert!(
-            self.begun.insert((id, task.attempt)),
+            self.begun.insert((id, task.attempt)) || is_question,
             "{:?} of {id} begins twice",
             task.attempt
         );
@@ -810,8 +815,9 @@ impl Witness {
             "a later attempt has a higher token"
         );
         let in_doubt = !self.in_doubt.insert((id, task.generation));
+        // To ask twice does no harm.
         assert!(
-            !in_doubt || task.spec.delivery == Delivery::AtLeastOnce,
+            !in_doubt || is_question || task.spec.delivery == Delivery::AtLeastOnce,
             "{id} is attempted again although it may have been done"
         );
     }

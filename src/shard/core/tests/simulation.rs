@@ -77,6 +77,8 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
         3 => Just(task()),
         1 => Just(task().action(Action::None)),
         1 => Just(task().action(Action::Handler { name: "h".to_owned() })),
+        1 => Just(task().action(Action::CompleteOnly)),
+        3 => (1..5_000_u64, wait()).prop_map(|(every, within)| task().poll(DurationMs(every), within)),
     ];
     let key = option::weighted(0.7, 0..6_u8);
     let total = option::weighted(0.2, wait());
@@ -137,6 +139,8 @@ fn an_outcome() -> impl Strategy<Value = Outcome> {
         1 => Just(Outcome::TimedOut),
         1 => Just(Outcome::GivenBack),
         1 => Just(Outcome::Unknown),
+        2 => Just(Outcome::NotYet { answer: String::new() }),
+        2 => wait().prop_map(|complete_by| Outcome::Accepted { complete_by }),
     ]
 }
 
@@ -209,6 +213,14 @@ impl Life {
             }
             Act::Answer(nth, outcome) => {
                 if let Some((id, token)) = self.pick_running(nth) {
+                    let action = self.shell.task(id).spec.action.clone();
+                    let outcome = match outcome {
+                        Outcome::NotYet { .. } if action.poll().is_none() => succeeded(),
+                        Outcome::Accepted { .. } if !matches!(action, Action::Http(_)) => {
+                            failed("http_503")
+                        }
+                        outcome => outcome,
+                    };
                     self.shell.try_answer(id, token, outcome)?.unwrap();
                 }
             }

@@ -71,6 +71,7 @@ fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
         let Entry { task, place, .. } = core.table.read(*id).unwrap();
         let (task, place) = (&*task, &place);
         let pull = task.spec.action == Action::Pull;
+        let awaits = task.spec.action == Action::CompleteOnly;
         let suits = match task.state {
             State::Dispatched => *place == Place::InFlight && task.spec.action.is_dispatched(),
             State::Running => *place == Place::InFlight,
@@ -80,7 +81,8 @@ fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
             State::Pending | State::Retrying => match place {
                 Place::Wheel => true,
                 Place::Ready => pull,
-                Place::Held => !pull,
+                Place::Held => !pull && !awaits,
+                Place::Awaiting => awaits,
                 Place::Queued => task.spec.action.is_dispatched(),
                 Place::InFlight | Place::AtRest => false,
             },
@@ -91,8 +93,8 @@ fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
         let line = match place {
             Place::Ready => (Some(task.topic.clone()), "ready"),
             Place::Held => (Some(task.topic.clone()), "held"),
-            Place::Queued => (None, "queued"),
-            Place::Wheel | Place::InFlight | Place::AtRest => continue,
+            Place::Queued => (None, queue_of(Track::of(task))),
+            Place::Wheel | Place::InFlight | Place::AtRest | Place::Awaiting => continue,
         };
         waiting
             .entry(line)
@@ -100,14 +102,24 @@ fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
             .insert((task.next.fire_ms, *id));
     }
     let mut take = |line| waiting.remove(&line).unwrap_or_default();
-    let queued: BTreeSet<(i64, TaskId)> = core.slots.waiting().collect();
-    assert_eq!(queued, take((None, "queued")));
+    for track in Track::ALL {
+        let queued: BTreeSet<(i64, TaskId)> = core.slots.of(track).waiting().collect();
+        assert_eq!(queued, take((None, queue_of(track))), "{track:?}");
+    }
     for line in core.table.topics_mut() {
         let name = &line.name;
         assert_eq!(line.ready, take((Some(name.clone()), "ready")), "{name}");
         assert_eq!(line.held, take((Some(name.clone()), "held")), "{name}");
     }
     assert!(waiting.is_empty(), "{waiting:?} stand nowhere");
+}
+
+fn queue_of(track: Track) -> &'static str {
+    match track {
+        Track::Work => "queue for work",
+        Track::Questions => "queue for questions",
+        Track::LastQuestions => "queue for last questions",
+    }
 }
 
 /// What a row says is what the record says, and a record in a chunk lives there.
@@ -229,23 +241,23 @@ fn assert_in_flight(
     running: &BTreeMap<TaskId, AttemptToken>,
 ) {
     let tasks = ids.iter().map(|id| core.table.read(*id).unwrap().task);
-    let out: Vec<Arc<Task>> = tasks
-        .filter(|task| task.state.is_in_flight() && task.spec.action.is_dispatched())
-        .collect();
-    assert_eq!(
-        *core.slots.taken(),
-        out.iter().map(|task| task.id).collect()
-    );
-    let mut hosts = HashMap::new();
-    for host in out.iter().filter_map(|task| task.spec.action.host()) {
-        *hosts.entry(host).or_insert(0) += 1;
+    let out: Vec<Arc<Task>> = tasks.filter(|task| task.runs_here()).collect();
+    for track in Track::ALL {
+        let on_it = |task: &&Arc<Task>| Track::of(task) == track;
+        let (slots, out) = (core.slots.of(track), out.iter().filter(on_it));
+        assert_eq!(
+            *slots.taken(),
+            out.clone().map(|task| task.id).collect(),
+            "{track:?}"
+        );
+        let mut hosts = HashMap::new();
+        for host in out.filter_map(|task| task.spec.action.host()) {
+            *hosts.entry(host).or_insert(0) += 1;
+        }
+        assert_eq!(*slots.taken_for(), hosts);
     }
-    assert_eq!(*core.slots.taken_for(), hosts);
-    assert!(
-        core.slots.taken().len() <= running_max,
-        "{} attempts at a time",
-        core.slots.taken().len()
-    );
+    let work = core.slots.of(Track::Work).taken().len();
+    assert!(work <= running_max, "{work} attempts at a time");
     let started = out.iter().filter(|task| task.state == State::Running);
     assert_eq!(
         *running,

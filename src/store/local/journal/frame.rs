@@ -16,6 +16,49 @@ pub(super) fn witness(bytes: &[u8], id: SegmentId, sequence: u64) -> bool {
     })
 }
 
+/// Where in `bytes`, which begin with a frame that is bad, the next good one begins, and the last sequence before it: a
+/// frame of changes that may follow, or the footnote behind the last one.
+pub(super) fn next_good(
+    bytes: &[u8],
+    id: SegmentId,
+    epoch: ShardEpoch,
+    expected: u64,
+) -> Option<(usize, u64)> {
+    (ALIGNMENT..bytes.len()).step_by(ALIGNMENT).find_map(|at| {
+        if !bytes[at..].starts_with(&MAGIC) {
+            return None;
+        }
+        let header = Decoded::read(&bytes[at..], id).ok()?.header;
+        let last = match header.kind {
+            Kind::Changes => header.sequence.saturating_sub(1),
+            Kind::Footnote => header.durable_through,
+            Kind::Opening => return None,
+        };
+        (header.epoch == epoch && last + 1 >= expected).then_some((at, last))
+    })
+}
+
+/// The payloads of bad frames, as far as their headers say where they stand; the first needs none.
+pub(super) fn payloads_in(bytes: &[u8], id: SegmentId) -> Vec<Vec<u8>> {
+    let is_header = |at: &usize| {
+        let header = &bytes[*at..];
+        header.len() >= HEADER_BYTES && header.starts_with(&MAGIC) && u64_at(header, 16) == id.0
+    };
+    let mut begin: Vec<usize> = (0..bytes.len())
+        .step_by(ALIGNMENT)
+        .filter(is_header)
+        .collect();
+    if begin.first() != Some(&0) {
+        begin.insert(0, 0);
+    }
+    let ends = begin.iter().skip(1).copied().chain([bytes.len()]);
+    let frames = begin.iter().zip(ends);
+    frames
+        .filter_map(|(begin, end)| bytes.get(begin + HEADER_BYTES..end))
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
 /// The first frame of a segment.
 pub(super) struct Opening {
     pub(super) id: SegmentId,

@@ -3,10 +3,10 @@
 use std::io;
 
 use super::files::{JournalFiles, SegmentId};
-use super::frame::{Decoded, Kind, Opening, u64_at, witness};
+use super::frame::{Decoded, Kind, Opening, next_good, payloads_in, u64_at, witness};
 use super::{
-    Frame, Journal, JournalError, OPENING_BYTES, SEGMENT_BYTES_MAX, Segment, State, Unwitnessed,
-    corrupt,
+    Frame, Journal, JournalError, Lost, Met, OPENING_BYTES, SEGMENT_BYTES_MAX, Segment, State,
+    Unwitnessed, corrupt,
 };
 
 impl Journal {
@@ -16,7 +16,7 @@ impl Journal {
         opening: &Opening,
         next: Option<&Opening>,
         after: u64,
-        visit: &mut dyn FnMut(Frame) -> Result<(), String>,
+        visit: &mut dyn FnMut(Met) -> Result<(), String>,
     ) -> Result<Option<(SegmentId, u64)>, JournalError> {
         let id = opening.id;
         let seal = next.and_then(|next| next.previous).map(|(_, seal)| seal);
@@ -42,7 +42,7 @@ impl Journal {
                             sequence: expected,
                             payload: found.payload.to_vec(),
                         };
-                        visit(frame).map_err(|why| self.corrupt(id, at as u64, why))?;
+                        visit(Met::Frame(frame)).map_err(|why| self.corrupt(id, at as u64, why))?;
                     }
                     // A segment's first frame shares its sync with the opening, so it is no witness of it.
                     if expected > opening.after + 1 {
@@ -52,7 +52,26 @@ impl Journal {
                     self.last_sequence = expected;
                 }
                 Err(why) if seal.is_some() || expected <= after || witness(rest, id, expected) => {
-                    return Err(self.corrupt(id, at as u64, why));
+                    let goes_on = next_good(rest, id, opening.epoch, expected);
+                    let (bytes, last) = goes_on.unwrap_or_else(|| {
+                        let end = seal.map_or(bytes.len(), |seal| seal as usize);
+                        let last = next.map_or(after, |next| next.after);
+                        (end.saturating_sub(at).max(1), last.max(expected - 1))
+                    });
+                    let lost = Lost {
+                        file: self.files.path(id),
+                        offset: at as u64,
+                        why,
+                        first: expected,
+                        last,
+                        payloads: match expected > after {
+                            true => payloads_in(&rest[..bytes.min(rest.len())], id),
+                            false => Vec::new(),
+                        },
+                    };
+                    visit(Met::Lost(lost)).map_err(|why| self.corrupt(id, at as u64, why))?;
+                    at += bytes;
+                    self.last_sequence = last;
                 }
                 Err(_) => {
                     torn = self.torn_behind(rest, id)?.then_some((id, at as u64));
@@ -74,7 +93,7 @@ impl Journal {
             self.state = State::Replayed(Some(Unwitnessed {
                 id,
                 offset: witnessed as u64,
-                bytes: bytes[witnessed..at].to_vec(),
+                bytes: bytes[witnessed..at.min(bytes.len())].to_vec(),
             }));
         }
         Ok(torn)

@@ -4,6 +4,7 @@
 )]
 
 mod disk;
+mod salvage;
 
 use proptest::prelude::*;
 
@@ -23,7 +24,9 @@ fn open(disk: &Disk, after: u64) -> Result<Read, JournalError> {
         frames.push((frame.sequence, frame.payload));
         Ok(())
     };
-    let journal = Journal::open_sized(Box::new(disk.clone()), SMALL_SEGMENT, after, &mut visit)?;
+    let (files, mut visit) = (Box::new(disk.clone()), whole(&mut visit));
+    let journal = Journal::open_sized(files, SMALL_SEGMENT, after, &mut visit)?;
+    drop(visit);
     Ok((journal, frames))
 }
 

@@ -23,6 +23,7 @@ enum Happening {
     Beat(Whose),
     Snooze(Whose, DurationMs),
     Answer(Whose, Outcome),
+    Told(Whose, Outcome),
     Overdue(Whose),
     Complete(Option<Whose>),
     DueAfter(DurationMs),
@@ -89,7 +90,18 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         1 => Just(Outcome::Cancelled),
         1 => Just(Outcome::GivenBack),
         2 => Just(Outcome::Unknown),
+        2 => Just(Outcome::NotYet { answer: String::new() }),
+        2 => length().prop_map(|complete_by| Outcome::Accepted { complete_by }),
     ]
+}
+
+/// What the executor of this action never says, and nobody outside can.
+fn is_out_of_place(outcome: &Outcome, action: &Action) -> bool {
+    match outcome {
+        Outcome::NotYet { .. } => action.poll().is_none(),
+        Outcome::Accepted { .. } => !matches!(action, Action::Http(_)),
+        _ => false,
+    }
 }
 
 fn clock() -> impl Strategy<Value = PauseClock> {
@@ -125,6 +137,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => whose().prop_map(Happening::Beat),
         2 => (whose(), length()).prop_map(|(whose, delay)| Happening::Snooze(whose, delay)),
         12 => (whose(), outcome()).prop_map(|(whose, outcome)| Happening::Answer(whose, outcome)),
+        2 => (whose(), outcome()).prop_map(|(whose, outcome)| Happening::Told(whose, outcome)),
         2 => whose().prop_map(Happening::Overdue),
         1 => proptest::option::of(whose()).prop_map(Happening::Complete),
         1 => length().prop_map(Happening::DueAfter),
@@ -174,6 +187,8 @@ fn fixture() -> impl Strategy<Value = TaskFixture> {
         4 => Just(task().push()),
         1 => Just(task().action(handler)),
         1 => Just(task().action(Action::None)),
+        1 => Just(task().action(Action::CompleteOnly)),
+        3 => (length(), length()).prop_map(|(every, within)| task().poll(every, within)),
     ];
     let total = proptest::option::of(length());
     (kinds, policy(), any::<bool>(), total, length()).prop_map(
@@ -205,7 +220,18 @@ impl Happening {
                 token: token(whose),
                 delay,
             },
-            Self::Answer(whose, outcome) => finished(token(whose), outcome),
+            Self::Answer(whose, outcome) => match is_out_of_place(&outcome, &life.task.spec.action)
+            {
+                true => finished(token(whose), Outcome::TimedOut),
+                false => finished(token(whose), outcome),
+            },
+            Self::Told(whose, outcome) => Event::Answered {
+                token: token(whose),
+                outcome: match outcome {
+                    Outcome::Failed(failure) => Outcome::Failed(failure),
+                    _ => succeeded(),
+                },
+            },
             Self::Overdue(whose) => Event::Overdue {
                 token: token(whose),
             },
@@ -298,7 +324,12 @@ fn may_follow(
         Ok(Applied::Changed | Applied::ChangedAndStop(_)) => {
             let thaw_of_what_does_not_wait = matches!(event, Event::Thawed { .. }) && logged == 0;
             if !thaw_of_what_does_not_wait {
-                assert_eq!(logged, 1, "one change, one line in its log");
+                // Of all the questions of a poll only the first is told of.
+                let is_question = before.spec.action.poll().is_some();
+                assert!(
+                    logged == 1 || is_question && logged == 0 && !after.state.is_ended(),
+                    "one change, one line in its log"
+                );
                 assert_eq!(after.updated_at, now.wall);
             }
         }
@@ -312,10 +343,15 @@ fn may_follow(
         (before.id, before.created_at, &before.key)
     );
     assert!(after.token >= before.token, "tokens only grow");
-    let unseen = matches!(
-        event,
-        Event::HandedBack { was_started: false } | Event::Recovered
-    );
+    // A question that says nothing of the end is no attempt.
+    let asks_on = after.spec.action.poll().is_some()
+        && before.state.is_in_flight()
+        && after.waiting_for == Some(WaitingFor::Poll);
+    let unseen = asks_on
+        || matches!(
+            event,
+            Event::HandedBack { was_started: false } | Event::Recovered
+        );
     assert!(after.attempt >= before.attempt || (unseen && after.attempt.0 + 1 == before.attempt.0));
     assert_eq!(
         after.attempt.0 > before.attempt.0,
@@ -344,7 +380,7 @@ fn may_follow(
         );
     }
     let settled = matches!(event, Event::Finished { .. } | Event::Snoozed { .. }) && done.is_ok();
-    if settled && !after.state.is_ended() {
+    if settled && !after.state.is_ended() && !after.state.is_in_flight() {
         assert!(
             after.next.fire_ms >= after.next.clock_ms(now),
             "no attempt is due before the one before it ended"

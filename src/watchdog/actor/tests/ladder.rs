@@ -255,6 +255,11 @@ fn what_a_zombie_holds_is_tried_for_a_few_times_and_then_is_the_last_rung() {
             && said.ends_with("the wheel is held"),
         "{said}"
     );
+    // Who asks for a start anew is not told of the old ones.
+    watchdog.restart("shard-00").expect("it is known");
+    watchdog.wait_for("shard-00", |child| {
+        child.generation == Generation(8) && matches!(child.state, ChildState::BackingOff { .. })
+    });
 }
 
 #[test]
