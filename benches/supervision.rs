@@ -293,7 +293,8 @@ fn fault_to_serving(c: &mut Criterion) {
             sum
         });
     });
-    while downs.len() < PANICS {
+    let is_meant = !downs.is_empty();
+    while is_meant && downs.len() < PANICS {
         downs.push(runtime.block_on(fault(&house)));
     }
     runtime.block_on(house.shutdown());
@@ -313,7 +314,9 @@ fn fault_to_serving(c: &mut Criterion) {
         });
     });
     group.finish();
-    tell(&format!("{} panics", downs.len()), downs);
+    if is_meant {
+        tell(&format!("{} panics", downs.len()), downs);
+    }
 }
 
 /// p50, p99 and the worst.

@@ -35,6 +35,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::clock::DurationMs;
 use crate::engine::disk::RESERVE_BYTES;
+use crate::executor::command::Allow;
 use crate::ids::SLOTS;
 use crate::shard::rescue::DwellAction;
 use crate::task::duration;
@@ -194,6 +195,16 @@ sections! {
         questions: usize = 256, within 1..=1_000_000, "from 1 to 1000000";
         /// Of either, those to one host and port; each shard may have its part, rounded up.
         per_host: usize = 128, within 1..=1_000_000, "from 1 to 1000000";
+    }
+
+    /// `[commands]`: programs that tasks have run on this machine.
+    commands: CommandsConfig {
+        /// Whether any are.
+        enabled: bool = false;
+        /// What may be run, with which variables, where.
+        allow: Allow = Allow::default();
+        /// Those that may run at a time, all shards together; each may have its part, rounded up.
+        running: usize = 16, within 1..=1024, "from 1 to 1024";
     }
 
     /// `[backup]`: copies of all there is, made by themselves.

@@ -90,6 +90,7 @@ pub const POINTS: &[(&str, &str)] = &[
     ("scheduler::handler", "before it tells shards the time"),
     ("scheduler::future", "after it has slept"),
     ("scheduler::stopped", "when it ends"),
+    ("schedules::round", "before schedules take their next steps"),
     ("push::started", "when the actor of HTTP pushes begins"),
     (
         "push::handler",

@@ -165,6 +165,7 @@ mod testing;
 pub use clock::{Clock, DurationMs, Now, WallMs};
 pub use engine::handle::{BatchOp, LeaseAsk};
 pub use engine::{Builder, Duetime, EngineError, StartError};
+pub use executor::command::{Allow, CommandGuard, CommandOptions};
 pub use executor::handler::{HandlerError, HandlerResult, HandlerTask};
 pub use ids::{AttemptToken, TaskId};
 pub use shard::create::Created;
@@ -174,7 +175,7 @@ pub use shard::query::{Shown, TaskView};
 pub use task::event::{Event, NewDue};
 pub use task::model::State;
 pub use task::retry::{Backoff, RetryPolicy};
-pub use task::spec::{Action, HttpAction, NameError, Poll, TaskKey, TopicName};
+pub use task::spec::{Action, CommandAction, HttpAction, NameError, Poll, TaskKey, TopicName};
 pub use task::topic::OnExisting;
 pub use task::{NewTask, Outcome, Task, When};
 

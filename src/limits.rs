@@ -22,11 +22,17 @@ pub const HEADERS_MAX: usize = 32;
 pub const HEADER_BYTES_MAX: usize = 8 * 1024;
 /// Longest URL of an HTTP action, in bytes.
 pub const URL_BYTES_MAX: usize = 2048;
+/// Most arguments of a command.
+pub const COMMAND_ARGS_MAX: usize = 128;
+/// Most environment variables of a command.
+pub const COMMAND_ENV_MAX: usize = 64;
+/// All arguments of a command, or its variables with their names, in bytes.
+pub const COMMAND_BYTES_MAX: usize = 16 * 1024;
 /// Longest expression, in bytes.
 pub const EXPR_BYTES_MAX: usize = 1024;
 /// Most that an expression may read under one name: bytes of its texts, and one for each value in it.
 pub const EXPR_INPUT_BYTES_MAX: usize = 8 * 1024;
-/// Longest path of a backup, in bytes.
+/// Longest path that is taken in, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Deepest nesting of JSON that is taken in.
 pub const JSON_DEPTH_MAX: usize = 64;
@@ -50,8 +56,14 @@ pub const REQUESTS_KEPT: usize = 8;
 pub const NOTE_BYTES_MAX: usize = 1024;
 /// Most topics.
 pub const TOPICS_MAX: usize = 10_000;
-/// Largest body that declares a topic, in bytes of JSON.
-pub const TOPIC_BODY_BYTES_MAX: usize = 16 * 1024;
+/// Longest name of a calendar, rule or schedule, in bytes of UTF-8.
+pub const RESOURCE_NAME_BYTES_MAX: usize = 128;
+/// Most resources of one kind.
+pub const RESOURCES_MAX: usize = 10_000;
+/// Largest body that declares a topic or another resource, in bytes of JSON.
+pub const RESOURCE_BODY_BYTES_MAX: usize = 16 * 1024;
+/// Versions that are kept of a resource.
+pub const RESOURCE_VERSIONS_KEPT: u64 = 50;
 /// Longest `Idempotency-Key`, in characters.
 pub const IDEMPOTENCY_KEY_CHARS_MAX: usize = 255;
 /// How long an `Idempotency-Key` is kept, in milliseconds.

@@ -112,6 +112,7 @@ pub(super) struct Request {
     path: Vec<String>,
     query: Vec<(String, String)>,
     body: Option<String>,
+    content_type: &'static str,
     idempotency_key: Option<String>,
     admin_token: Option<String>,
 }
@@ -124,6 +125,7 @@ impl Request {
             path,
             query: Vec::new(),
             body: None,
+            content_type: "application/json",
             idempotency_key: None,
             admin_token: None,
         }
@@ -144,6 +146,23 @@ impl Request {
     pub(super) fn put(what: impl Into<String>, path: Vec<String>, body: &RawValue) -> Self {
         let mut request = Self::new(Method::PUT, what, path);
         request.body = Some(body.get().to_owned());
+        request
+    }
+
+    pub(super) fn delete(what: impl Into<String>, path: Vec<String>) -> Self {
+        Self::new(Method::DELETE, what, path)
+    }
+
+    /// Sends a text that is no JSON.
+    pub(super) fn post_text(
+        what: impl Into<String>,
+        path: Vec<String>,
+        content_type: &'static str,
+        text: String,
+    ) -> Self {
+        let mut request = Self::new(Method::POST, what, path);
+        request.body = Some(text);
+        request.content_type = content_type;
         request
     }
 
@@ -329,7 +348,7 @@ impl Client {
             .header(ACCEPT, "application/json");
         if let Some(body) = &request.body {
             call = call
-                .header(CONTENT_TYPE, "application/json")
+                .header(CONTENT_TYPE, request.content_type)
                 .body(body.clone());
         }
         if let Some(key) = &request.idempotency_key {

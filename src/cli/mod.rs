@@ -14,9 +14,12 @@
 //! it passes `render::plain` first; in JSON output it is left as it is.
 
 pub mod bench;
+mod calendar;
 mod client;
 pub mod demo;
 mod render;
+mod resource;
+mod schedule;
 pub mod serve;
 mod store;
 mod task;
@@ -31,6 +34,7 @@ use clap_complete::Shell;
 use serde_json::{Value, json};
 
 use crate::clock::{Clock, WallMs};
+use crate::executor::command::CommandGuard;
 
 /// The service left because threads of it hang that only a new process is rid of. All that it acknowledged is on the
 /// disk; whoever started it starts it again (`Restart=on-failure` of systemd does).
@@ -71,6 +75,18 @@ enum Command {
         after_help = "Example:\n  duetime topic put order.unpaid '{\"retention\": {\"succeeded\": \"P7D\"}}'"
     )]
     Topic(topic::Args),
+    /// Say when people work: hours, holidays, exceptions
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  duetime calendar put cn '{\"tz\": \"Asia/Shanghai\", \"weekly\": {\"mon\": [[\"09:00\", \"17:00\"]]}}'"
+    )]
+    Calendar(calendar::Args),
+    /// Say what repeats: by cron or at an interval
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  duetime schedule put nightly '{\"cron\": \"0 2 * * *\", \"tz\": \"Europe/Berlin\", \"topic\": \"report.nightly\"}'"
+    )]
+    Schedule(schedule::Args),
     /// Back up, restore, export, import, check and reshard a data directory
     #[command(
         arg_required_else_help = true,
@@ -98,6 +114,7 @@ enum Command {
 
 /// Runs the command that the process was started with and tells how it ended.
 pub fn run() -> ExitCode {
+    CommandGuard::enter();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(told) => {
@@ -140,6 +157,8 @@ fn execute(command: Command, out: &mut Out<'_>) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(args, out.json),
         Command::Task(args) => task::run(*args, out),
         Command::Topic(args) => topic::run(args, out),
+        Command::Calendar(args) => calendar::run(args, out),
+        Command::Schedule(args) => schedule::run(args, out),
         Command::Store(args) => store::run(args, out),
         Command::Top(args) => top::run(args, out),
         Command::Completions { shell } => {

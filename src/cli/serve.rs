@@ -12,6 +12,7 @@ use crate::clock::DurationMs;
 use crate::config::{Config, Overrides, Sources, process_environment};
 use crate::engine::Duetime;
 use crate::engine::backup::BackupPlan;
+use crate::executor::command::{CommandGuard, CommandOptions};
 use crate::executor::egress::EgressPolicy;
 use crate::http::HttpOptions;
 use crate::http::server::{ServerOptions, bind, serve};
@@ -95,6 +96,19 @@ async fn service(config: &Config) -> Result<(), Failure> {
 /// An engine as it is configured.
 fn builder(config: &Config) -> crate::engine::Builder {
     let mut builder = without_backups(config);
+    if config.commands.enabled {
+        if !config.http.listen.ip().is_loopback() {
+            tracing::warn!(
+                "commands are on: whoever reaches this address can have run what [commands] allow lists"
+            );
+        }
+        builder = builder.commands(CommandOptions {
+            guard: Some(CommandGuard::enter()),
+            adopts: true,
+            allow: config.commands.allow.clone(),
+            running_max: config.commands.running,
+        });
+    }
     if let Some(dir) = &config.backup.journal_dir {
         builder = builder.journal_copies(dir);
     }

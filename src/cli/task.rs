@@ -437,7 +437,7 @@ impl Late {
 }
 
 /// How much of a list to read.
-#[derive(ClapArgs, Debug)]
+#[derive(ClapArgs, Debug, Default)]
 pub(super) struct Pages {
     /// Most items of a page
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=PAGE_ITEMS_MAX as i64))]

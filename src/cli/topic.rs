@@ -1,17 +1,12 @@
 //! `duetime topic …`: declare topics, look at them, hold them back.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args as ClapArgs, Subcommand};
-use serde_json::value::RawValue;
 
-use super::client::{Body, Client, Request, Server, parse_json};
+use super::client::{Body, Client, Request, Server};
+use super::resource::Definition;
 use super::task::{Column, Pages, list, segments};
 use super::{Failure, Out, render};
-use crate::limits::BODY_BYTES_MAX;
 
 #[derive(ClapArgs, Debug)]
 pub(super) struct Args {
@@ -67,43 +62,8 @@ impl Name {
 struct Put {
     #[command(flatten)]
     topic: Name,
-    /// The definition
-    #[arg(value_name = "JSON", value_parser = parse_json, required_unless_present = "file")]
-    definition: Option<Box<RawValue>>,
-    /// Read the definition from this file; - is standard input
-    #[arg(long, conflicts_with = "definition")]
-    file: Option<PathBuf>,
-}
-
-impl Put {
-    fn definition(&self) -> Result<Box<RawValue>, Failure> {
-        match (&self.definition, &self.file) {
-            (Some(given), _) => Ok(given.clone()),
-            (None, Some(file)) => read(file),
-            (None, None) => Err(Failure::new("no definition given")),
-        }
-    }
-}
-
-fn read(file: &Path) -> Result<Box<RawValue>, Failure> {
-    let cannot =
-        |why: String| Failure::new(format!("cannot read --file {}: {why}", file.display()));
-    let source: Box<dyn Read> = if file == Path::new("-") {
-        Box::new(io::stdin())
-    } else {
-        Box::new(File::open(file).map_err(|error| cannot(error.to_string()))?)
-    };
-    let mut text = String::new();
-    // One byte more than fits tells a file that is too large from one that just fits.
-    let size = source
-        .take(BODY_BYTES_MAX as u64 + 1)
-        .read_to_string(&mut text);
-    match size.map_err(|error| cannot(error.to_string()))? {
-        size if size > BODY_BYTES_MAX => {
-            Err(cannot(format!("it is over {} KiB", BODY_BYTES_MAX / 1024)))
-        }
-        _ => parse_json(&text).map_err(cannot),
-    }
+    #[command(flatten)]
+    definition: Definition,
 }
 
 const COLUMNS: &[Column] = &[
@@ -120,7 +80,7 @@ pub(super) fn run(args: Args, out: &mut Out<'_>) -> Result<(), Failure> {
     let request = match args.command {
         Command::Put(put) => {
             let what = format!("put topic {}", put.topic.name);
-            Request::put(what, put.topic.path(), &put.definition()?)
+            Request::put(what, put.topic.path(), &put.definition.read()?)
         }
         Command::Get(topic) => Request::get(format!("get topic {}", topic.name), topic.path()),
         Command::List(pages) => {

@@ -151,6 +151,19 @@ impl Setting for Vec<String> {
     }
 }
 
+impl Setting for Allow {
+    const SHAPE: &'static str =
+        r#"a list such as ["/opt/shop/bin/*", "env:REGION", "cwd:/srv/shop"]"#;
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        Vec::<String>::from_text(text).and_then(|entries| Self::parse(&entries))
+    }
+
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        Vec::<String>::from_toml(value).and_then(|entries| Self::parse(&entries))
+    }
+}
+
 /// A number of bytes. Written `64MiB`, `512KiB`, `1GiB`, with a blank before the unit or none, or as plain bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ByteSize(pub u64);

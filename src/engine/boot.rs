@@ -17,12 +17,13 @@ use crate::engine::handle::{Duetime, KEEPING_MAX, Parts};
 use crate::engine::journal_copies;
 use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
-use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook};
+use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook, SharedRules};
 use crate::engine::reports::Reports;
+use crate::engine::schedules::{ScheduleBoard, SchedulesActor};
 use crate::engine::topics::REGISTRY_ROOM;
 use crate::executor::http_push::HttpPush;
 use crate::executor::pull::PullDesk;
-use crate::executor::{Executors, Handlers, HttpPushActor};
+use crate::executor::{Commands, Executors, Handlers, HttpPushActor};
 use crate::failpoints;
 use crate::ids::{ShardEpoch, ShardId, SlotMap};
 use crate::scheduler::SchedulerActor;
@@ -58,6 +59,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     let clock = options.clock;
     let files = RegistryFiles::open(dir.path())?;
     let book: SharedBook = Arc::new(RwLock::new(Arc::new(files.book()?)));
+    let rules: SharedRules = Arc::new(RwLock::new(Arc::new(files.rules()?)));
     let io = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.clamp(2, 8))
         .thread_name("duetime-io")
@@ -69,15 +71,21 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     let reports = Arc::new(Reports::new(Arc::clone(&router), io.handle().clone()));
     let push = HttpPush::new(io.handle().clone(), clock.clone(), options.egress)?;
     let handlers = Handlers::new(options.handlers, options.handler_limits, clock.clone())?;
-    let executors = Arc::new(Executors::new(handlers, reports, clock.clone()));
+    let commands_max = options.commands.as_ref().map_or(0, |on| on.running_max);
+    let commands = options.commands.map(|on| (on, io.handle().clone()));
+    let commands = Commands::new(commands, clock.clone());
+    let executors = Arc::new(Executors::new(handlers, commands, reports, clock.clone()));
     let desk = Arc::new(PullDesk::default());
     let wakes = Arc::new(WakeBoard::new(dir.shards()));
     let completions = Arc::new(Completions::new(&files.completion_key()?));
+    // Until schedules are caught up.
+    wakes.close();
     let registry = Arc::new(Office::default());
+    let schedules: Arc<ScheduleBoard> = Arc::default();
     let registry_files = files.clone();
 
     let mut children = vec![
-        registry_child(files, &book, &clock, &registry, &router, &disk),
+        registry_child(files, (&book, &rules), &clock, &registry, &router, &disk),
         push_child(push, &executors),
     ];
     let home = Arc::new(LocalHome::new(dir.path(), options.store));
@@ -86,6 +94,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         running_max: options.running_max.div_ceil(usize::from(dir.shards())),
         per_host_max: options.per_host_max.div_ceil(usize::from(dir.shards())),
         questions_max: options.questions_max.div_ceil(usize::from(dir.shards())),
+        commands_max: commands_max.div_ceil(usize::from(dir.shards())).max(1),
         table: options.table,
         rescue: options.rescue,
         ..CoreOptions::default()
@@ -112,10 +121,14 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
             .in_turn()
     }));
     children.push(scheduler_child(&clock, &wakes, &router));
+    children.push(schedules_child(&clock, &schedules));
 
     clock.on_move({
-        let wakes = Arc::clone(&wakes);
-        move || wakes.ring()
+        let (wakes, schedules) = (Arc::clone(&wakes), Arc::clone(&schedules));
+        move || {
+            schedules.ring();
+            wakes.ring();
+        }
     });
     let supervision = options.supervision.unwrap_or_else(|| Supervision {
         // A test that moves the clock would take everybody for stuck: nobody beats that fast.
@@ -140,6 +153,8 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         registry,
         registry_room: Arc::new(Semaphore::new(REGISTRY_ROOM)),
         book,
+        rules,
+        schedules,
         settling: Mutex::default(),
         keeping_room: Arc::new(Semaphore::new(KEEPING_MAX)),
         watchdog,
@@ -160,6 +175,8 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     let come_up = || {
         engine.wait_until_up(START_MAX)?;
         engine.settle_in()?;
+        wakes.open();
+        engine.parts.schedules.open(&engine);
         if let Some(to) = options.journal_dir {
             let copies = journal_copies::follow(&data, shards, to).map_err(StartError::Threads)?;
             *engine.parts.journal_copies.lock() = Some(copies);
@@ -241,32 +258,29 @@ impl ShardParts {
 
 fn registry_child(
     files: RegistryFiles,
-    book: &SharedBook,
+    (book, rules): (&SharedBook, &SharedRules),
     clock: &Clock,
     slot: &Arc<Office<Addr<RegistryActor>>>,
     router: &Arc<ShardRouter>,
     disk: &Arc<Disk>,
 ) -> ChildSpec {
-    let (book, clock, slot) = (Arc::clone(book), clock.clone(), Arc::clone(slot));
+    let (book, rules) = (Arc::clone(book), Arc::clone(rules));
+    let (clock, slot) = (clock.clone(), Arc::clone(slot));
     let (router, room) = (Arc::clone(router), Arc::clone(disk));
     ChildSpec::new("registry", move |child| {
         room.room_to_start().map_err(StartFault::new)?;
         let owner = ShardEpoch(child.generation.0);
-        files.recover(owner, &book).map_err(fault_of)?;
+        files.recover(owner, &book, &rules).map_err(fault_of)?;
         // A change that was in doubt may count after all.
         for shard in router.shards() {
             router.inform(shard, SetBook(book.read().clone()));
         }
         let generation = child.generation;
         let thread = child.arbiter("registry").map_err(StartFault::new)?;
-        let (files, book, clock, on) = (
-            files.clone(),
-            Arc::clone(&book),
-            clock.clone(),
-            thread.handle(),
-        );
+        let (files, clock, on) = (files.clone(), clock.clone(), thread.handle());
+        let (book, rules) = (Arc::clone(&book), Arc::clone(&rules));
         let actor = RegistryActor::start_in_arbiter(&on, move |_| {
-            RegistryActor::new(files, book, clock, child, thread)
+            RegistryActor::new(files, book, rules, clock, child, thread)
         });
         slot.take(generation, actor);
         Ok(())
@@ -283,6 +297,18 @@ fn push_child(push: HttpPush, executors: &Arc<Executors>) -> ChildSpec {
             generation,
             HttpPushActor::start_on(push.clone(), child, thread),
         );
+        Ok(())
+    })
+}
+
+fn schedules_child(clock: &Clock, board: &Arc<ScheduleBoard>) -> ChildSpec {
+    let (clock, board) = (clock.clone(), Arc::clone(board));
+    ChildSpec::new("schedules", move |child| {
+        let thread = child.arbiter("schedules").map_err(StartFault::new)?;
+        let (clock, board, on) = (clock.clone(), Arc::clone(&board), thread.handle());
+        SchedulesActor::start_in_arbiter(&on, move |_| {
+            SchedulesActor::new(board, clock, child, thread)
+        });
         Ok(())
     })
 }

@@ -3,6 +3,7 @@
 use crate::engine::disk::StorageFull;
 use crate::engine::registry::RegistryError;
 use crate::executor::ExecutorError;
+use crate::executor::command::CommandRefused;
 use crate::ids::TaskId;
 use crate::limits;
 use crate::shard::messages::VerbRefused;
@@ -31,6 +32,14 @@ pub enum EngineError {
     /// The disk has no space for new tasks.
     #[error(transparent)]
     StorageFull(#[from] StorageFull),
+    /// The task's action is a command that may not be run here.
+    #[error("the command {refused}")]
+    Command {
+        /// Where the action was given, as a JSON pointer.
+        at: &'static str,
+        /// Why not.
+        refused: CommandRefused,
+    },
     /// No more topics can be had.
     #[error("there are {} topics already, which is the most", limits::TOPICS_MAX)]
     TooManyTopics,

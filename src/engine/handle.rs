@@ -24,8 +24,9 @@ use crate::engine::export::Exports;
 use crate::engine::journal_copies::JournalCopies;
 use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
-use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook};
+use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook, SharedRules};
 use crate::engine::reports::ask_patiently;
+use crate::engine::schedules::{self, ScheduleBoard};
 use crate::executor::Executors;
 use crate::executor::pull::PullDesk;
 use crate::ids::{ShardId, Slot};
@@ -42,7 +43,7 @@ use crate::shard::router::ShardRouter;
 use crate::store::data_dir::DataDir;
 use crate::task::event::Event;
 use crate::task::new_task::NewTask;
-use crate::task::spec::{TaskKey, TopicName};
+use crate::task::spec::{Action, TaskKey, TopicName};
 use crate::task::topic::TopicBook;
 use crate::watchdog::{Office, Watchdog};
 
@@ -75,6 +76,9 @@ pub(super) struct Parts {
     /// A place for each question to the registry that waits.
     pub registry_room: Arc<Semaphore>,
     pub book: SharedBook,
+    /// Calendars, schedules and the like.
+    pub rules: SharedRules,
+    pub schedules: Arc<ScheduleBoard>,
     /// Topics that shards are being told of in the background.
     pub settling: Mutex<HashSet<TopicName>>,
     /// A place for each answer that waits to be kept.
@@ -156,7 +160,8 @@ impl Duetime {
         up.map_err(|why| StartError::NotRunning(why.to_string()))
     }
 
-    /// After the start: topics in use are counted, and a thaw that a crash cut off goes on.
+    /// After the start: topics in use are counted, a thaw that a crash cut off goes on, and occurrences of schedules that
+    /// were missed are dropped or made up for.
     pub(super) fn settle_in(&self) -> Result<(), StartError> {
         self.parts
             .on_io
@@ -169,7 +174,8 @@ impl Duetime {
         {
             self.settle_in_background(name);
         }
-        Ok(())
+        let caught_up = self.parts.on_io.block_on(schedules::catch_up(self));
+        caught_up.map_err(StartError::Registry)
     }
 
     /// Does `work` apart from who asked for it: it begins at once, and ends even if nobody waits for it any more.
@@ -213,6 +219,15 @@ impl Duetime {
         } else {
             Ok(())
         }
+    }
+
+    /// Whether tasks may have this action here. `at` is where it was given, as a JSON pointer.
+    pub(super) fn may_do(&self, action: &Action, at: &'static str) -> Result<(), EngineError> {
+        let Action::Command(command) = action else {
+            return Ok(());
+        };
+        let checked = self.parts.executors.commands().check(command);
+        checked.map_err(|refused| EngineError::Command { at, refused })
     }
 
     pub(super) fn shard_of(&self, target: &Target) -> ShardId {

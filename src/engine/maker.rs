@@ -44,7 +44,8 @@ impl Maker<'_> {
         if !self.is_accepting {
             return Err(EngineError::ShuttingDown);
         }
-        self.engine.parts.disk.admit(&new)?;
+        let engine = self.engine;
+        engine.parts.disk.admit(&new)?;
         let now = self.now;
         let topic = self.topic(&new.topic)?;
         let tail = origin.map(|origin| origin.request(place));
@@ -58,6 +59,7 @@ impl Maker<'_> {
             _ => TaskId::new(slot, now),
         };
         let spec = new.spec(topic);
+        engine.may_do(&spec.action, "/action")?;
         let on_existing = new.on_existing.or(topic.settings.on_existing);
         Ok(Creation {
             id,

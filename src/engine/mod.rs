@@ -17,6 +17,8 @@ mod maker;
 pub mod options;
 pub mod registry;
 mod reports;
+mod resources;
+mod schedules;
 pub mod status;
 mod stop;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::engine::backup::BackupPlan;
 use crate::engine::disk::RESERVE_BYTES;
 use crate::engine::error::StartError;
 use crate::engine::handle::Duetime;
+use crate::executor::command::CommandOptions;
 use crate::executor::egress::EgressPolicy;
 use crate::executor::handler::{
     Handler, HandlerLimits, HandlerResult, HandlerTask, blocking_handler, handler,
@@ -39,6 +40,7 @@ pub struct Builder {
     pub(super) egress: EgressPolicy,
     pub(super) handlers: HashMap<String, Handler>,
     pub(super) handler_limits: HandlerLimits,
+    pub(super) commands: Option<CommandOptions>,
     pub(super) clock: Clock,
     pub(super) supervision: Option<Supervision>,
 }
@@ -76,6 +78,7 @@ impl Default for Builder {
             },
             handlers: HashMap::new(),
             handler_limits: HandlerLimits::default(),
+            commands: None,
             clock: Clock::machine(),
             supervision: None,
         }
@@ -233,6 +236,18 @@ impl Builder {
     #[must_use]
     pub fn stand_ins_max(mut self, threads: usize) -> Self {
         self.handler_limits.stand_ins_max = threads;
+        self
+    }
+
+    /// Lets tasks run programs on this machine, for `action: {"command": {…}}`; without it none is.
+    ///
+    /// A guard, a small process beside each, sees to it that nothing is left of it when this process is killed. It can be
+    /// this program, if its `main` begins with [`CommandGuard::enter`], or the `duetime` binary.
+    ///
+    /// [`CommandGuard::enter`]: crate::CommandGuard::enter
+    #[must_use]
+    pub fn commands(mut self, options: CommandOptions) -> Self {
+        self.commands = Some(options);
         self
     }
 

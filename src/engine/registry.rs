@@ -1,5 +1,8 @@
-//! The registry: topics, and the audit of what operators did. An actor alone on its thread, over a small sled
-//! database of its own (`files`); everybody else reads immutable snapshots ([`TopicBook`]).
+//! The registry: topics and other resources, and the audit of what operators did. An actor alone on its thread, over a
+//! small sled database of its own (`files`); everybody else reads immutable snapshots ([`TopicBook`], [`RuleBook`]).
+//!
+//! Topics are a kind of their own, because shards work by them and a pause has consequences there. All other kinds go
+//! one way ([`resources`]), from a table of what differs ([`kind`]).
 //!
 //! Each change is on the disk before it is answered. What follows from it (telling the shards, moving the tasks
 //! of a topic that was frozen) is the engine's, in this order, so that a crash anywhere in it is taken up again
@@ -19,6 +22,8 @@
 mod desk;
 mod files;
 mod held;
+pub mod kind;
+pub mod resources;
 #[cfg(test)]
 mod tests;
 
@@ -29,16 +34,18 @@ use parking_lot::RwLock;
 
 use self::desk::Desk;
 use crate::clock::Clock;
+use crate::engine::registry::kind::Kind;
 use crate::failpoints;
 use crate::ids::ShardEpoch;
 use crate::limits;
+use crate::rule::book::RuleBook;
 use crate::store::StoreError;
 use crate::task::model::PauseClock;
-use crate::task::spec::TopicName;
+use crate::task::spec::{ResourceName, TopicName};
 use crate::task::topic::{TopicBook, TopicSettings};
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
 
-pub use files::{AuditLine, RegistryFiles};
+pub use files::{AuditLine, RegistryFiles, Version};
 
 /// How often the actor shows that it lives.
 const BEAT: std::time::Duration = std::time::Duration::from_millis(250);
@@ -52,10 +59,10 @@ pub enum RegistryError {
     /// No more topics can be had.
     #[error("there are {} topics already, which is the most", limits::TOPICS_MAX)]
     TooManyTopics,
-    /// The body that declares a topic is too long.
+    /// The body that declares something is too long.
     #[error(
-        "the topic's body has {bytes} bytes, the most is {}",
-        limits::TOPIC_BODY_BYTES_MAX
+        "the body has {bytes} bytes, the most is {}",
+        limits::RESOURCE_BODY_BYTES_MAX
     )]
     BodyTooLarge {
         /// Its size.
@@ -75,6 +82,35 @@ pub enum RegistryError {
     /// The topic can't be resumed as long as it is thawing.
     #[error("the topic {0} is still being moved on from its last pause; try again")]
     Thawing(TopicName),
+    /// No more of that kind can be had.
+    #[error("there are {} {}s already, which is the most", limits::RESOURCES_MAX, .0)]
+    TooMany(Kind),
+    /// There is none of that name.
+    #[error("there is no {kind} {name}")]
+    Unknown {
+        /// Its kind.
+        kind: Kind,
+        /// Its name.
+        name: ResourceName,
+    },
+    /// What is to be put needs another that is not there.
+    #[error("needs the {kind} {name}, which is not there")]
+    NeedsUnknown {
+        /// Its kind.
+        kind: Kind,
+        /// Its name.
+        name: ResourceName,
+    },
+    /// It can't be deleted as long as it is needed.
+    #[error("the {kind} {name} is in use: {by}")]
+    ResourceInUse {
+        /// Its kind.
+        kind: Kind,
+        /// Its name.
+        name: ResourceName,
+        /// What needs it.
+        by: String,
+    },
     /// Too many questions wait for it already; nothing was done.
     #[error("too many requests wait for the registry")]
     Overloaded,
@@ -83,8 +119,10 @@ pub enum RegistryError {
     Down,
 }
 
-/// The book in force, shared with everybody who reads it.
+/// The topics in force, shared with everybody who reads them.
 pub type SharedBook = Arc<RwLock<Arc<TopicBook>>>;
+/// The same of all other resources.
+pub type SharedRules = Arc<RwLock<Arc<RuleBook>>>;
 
 /// Changes topics and writes the audit. See the module's header.
 pub struct RegistryActor {
@@ -100,6 +138,7 @@ impl RegistryActor {
     pub fn new(
         files: RegistryFiles,
         book: SharedBook,
+        rules: SharedRules,
         clock: Clock,
         child: ChildContext,
         thread: NamedArbiter,
@@ -108,6 +147,7 @@ impl RegistryActor {
             desk: Desk {
                 files,
                 book,
+                rules,
                 clock,
                 owner: ShardEpoch(child.generation.0),
             },
@@ -116,6 +156,23 @@ impl RegistryActor {
             _thread: thread,
             death: child.death,
         }
+    }
+
+    /// Works on a message; what it panics with is told by the death notice.
+    fn work<T>(
+        &mut self,
+        ctx: &mut Context<Self>,
+        work: impl FnOnce(&Desk) -> Result<T, RegistryError>,
+    ) -> Result<T, RegistryError> {
+        let words = self.death.words();
+        // It reads and syncs on this thread, and a slow disk is no reason to be given up.
+        self.pulse.waiting_long(self.desk.clock.now().mono);
+        let answer = words.hear(|| {
+            failpoints::reach("registry::handler").map_err(injected)?;
+            work(&self.desk)
+        });
+        self.pulse.idle(self.desk.clock.now().mono);
+        self.answer(answer, ctx)
     }
 
     /// Passes an answer on; after an error of the disk it is the last one.
@@ -184,15 +241,7 @@ macro_rules! messages {
             type Result = Result<$result, RegistryError>;
 
             fn handle(&mut self, message: $name, ctx: &mut Context<Self>) -> Self::Result {
-                let words = self.death.words();
-                // It reads and syncs on this thread, and a slow disk is no reason to be given up.
-                self.pulse.waiting_long(self.desk.clock.now().mono);
-                let answer = words.hear(|| {
-                    failpoints::reach("registry::handler").map_err(injected)?;
-                    self.desk.$method(message)
-                });
-                self.pulse.idle(self.desk.clock.now().mono);
-                self.answer(answer, ctx)
+                self.work(ctx, |desk| desk.$method(message))
             }
         }
     )*};
@@ -202,7 +251,7 @@ messages! {
     PutTopic {
         /// Its name.
         name: TopicName,
-        /// The body as it came, at most [`limits::TOPIC_BODY_BYTES_MAX`].
+        /// The body as it came, at most [`limits::RESOURCE_BODY_BYTES_MAX`].
         body: String,
         /// What the body says.
         settings: TopicSettings,

@@ -76,12 +76,13 @@ impl Duetime {
         drop(self.parts.dir.lock().take());
     }
 
-    /// Whether every part has ended and no file is open any more.
+    /// Whether every part has ended, no command is left and no file is open any more.
     fn has_ended(&self) -> bool {
         let stopped = |child: &ChildStatus| child.state == ChildState::Stopped;
         self.children().iter().all(stopped)
             && self.parts.files_open.strong_count() == 0
             && !self.parts.backups.is_busy()
+            && self.parts.executors.commands().running() == 0
     }
 
     /// How many attempts still run, as far as the shards answer before `until`.

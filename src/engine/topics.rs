@@ -16,6 +16,7 @@ use crate::engine::registry::{
 };
 use crate::shard::messages::{SetBook, ThawTopic, TopicCounts};
 use crate::shard::query::TaskView;
+use crate::task::late::LatePolicy;
 use crate::task::model::PauseClock;
 use crate::task::spec::{TaskKey, TopicName};
 use crate::task::topic::{Topic, TopicBook, TopicSettings};
@@ -30,11 +31,25 @@ const REGISTRY_GIVEN_UP: Duration = Duration::from_secs(60);
 const SETTLE_PAUSES_MS: [u64; 5] = [0, 100, 500, 2_000, 5_000];
 
 impl Duetime {
-    /// Asks the registry something.
-    async fn registry<M>(&self, message: M) -> Result<<M as RegistryMessage>::Done, EngineError>
+    /// Asks the registry something, and does not wait for ever. What it has begun by then it still does.
+    pub(super) async fn ask_registry<M, T>(&self, message: M) -> Result<T, EngineError>
     where
-        M: RegistryMessage
-            + actix::Message<Result = Result<<M as RegistryMessage>::Done, RegistryError>>,
+        M: actix::Message<Result = Result<T, RegistryError>> + Send + 'static,
+        T: Send + 'static,
+        RegistryActor: actix::Handler<M>,
+    {
+        let engine = self.clone();
+        let work = self.apart(async move { engine.registry(message).await });
+        tokio::time::timeout(REGISTRY_TIME, work)
+            .await
+            .unwrap_or_else(|_| Err(RegistryError::Down.into()))
+    }
+
+    /// Asks the registry something.
+    async fn registry<M, T>(&self, message: M) -> Result<T, EngineError>
+    where
+        M: actix::Message<Result = Result<T, RegistryError>> + Send + 'static,
+        T: Send + 'static,
         RegistryActor: actix::Handler<M>,
     {
         let room = Arc::clone(&self.parts.registry_room)
@@ -52,8 +67,7 @@ impl Duetime {
     /// Changes a topic, and tells all shards: apart from the caller, who does not wait for ever. Gives the topic.
     async fn change_topic<M>(&self, name: TopicName, change: M) -> Result<Arc<Topic>, EngineError>
     where
-        M: RegistryMessage<Done = Arc<TopicBook>>
-            + actix::Message<Result = Result<Arc<TopicBook>, RegistryError>>,
+        M: actix::Message<Result = Result<Arc<TopicBook>, RegistryError>> + Send + 'static,
         RegistryActor: actix::Handler<M>,
     {
         let engine = self.clone();
@@ -106,6 +120,14 @@ impl Duetime {
         settings: TopicSettings,
         by: &str,
     ) -> Result<Arc<Topic>, EngineError> {
+        if let Some(action) = &settings.action {
+            self.may_do(action, "/action")?;
+        }
+        if let LatePolicy::Compensate(compensation) = &settings.late_answers
+            && let Some(action) = &compensation.action
+        {
+            self.may_do(action, "/late_answers/compensate/action")?;
+        }
         self.admit_topic(&name).await?;
         let put = PutTopic {
             name: name.clone(),
@@ -275,16 +297,3 @@ impl Duetime {
             .unwrap_or_else(|_| Err(RegistryError::Down.into()))
     }
 }
-
-/// A registry message and what it gives.
-trait RegistryMessage: actix::Message<Result: Send> + Send + 'static {
-    type Done;
-}
-
-macro_rules! registry_messages {
-    ($($name:ident => $done:ty),*) => {$(impl RegistryMessage for $name { type Done = $done; })*};
-}
-registry_messages!(
-    PutTopic => Arc<TopicBook>, DeleteTopic => Arc<TopicBook>, PauseTopic => Arc<TopicBook>,
-    ResumeTopic => Arc<TopicBook>, EndThaw => Arc<TopicBook>, Note => ()
-);

@@ -34,6 +34,7 @@ use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,10 +45,10 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, ClientBuilder, Method, Response, StatusCode, redirect, retry};
 use serde_json::Value as Json;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use super::deadline::Deadlines;
 use super::egress::{Blocked, EgressPolicy, PermittedAddresses};
 use super::{ExecutorError, OwedReport, RunAttempt, Work};
 use crate::causes::{causes, chain};
@@ -73,6 +74,10 @@ const RETRY_AFTER_MAX: DurationMs = DurationMs::secs(3600);
 const EXCERPT_CHARS_MAX: usize = 200;
 /// Shortest part of a header value that is looked for in an answer, in bytes.
 const SECRET_BYTES_MIN: usize = 8;
+/// A time limit that is met so late was slept through by the whole process.
+const AWAY: DurationMs = DurationMs::secs(1);
+/// How long an answer is then still read for.
+const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 /// Most attempts that wait in the actor's mailbox.
 const MAILBOX_MAX: usize = 4096;
 /// How often the actor shows that it lives.
@@ -126,8 +131,7 @@ pub struct HttpPush {
 struct Parts {
     client: Client,
     clock: Clock,
-    /// Tells sleepers that a test has moved the clock.
-    clock_moved: watch::Sender<()>,
+    deadlines: Deadlines,
     egress: EgressPolicy,
 }
 
@@ -135,17 +139,10 @@ impl HttpPush {
     /// An executor whose requests run on `io`. It needs a multi-thread runtime with timers and I/O:
     /// connections must not die with the arbiter that an attempt came from.
     pub fn new(io: Handle, clock: Clock, egress: EgressPolicy) -> Result<Self, ExecutorError> {
-        let (clock_moved, _) = watch::channel(());
-        clock.on_move({
-            let clock_moved = clock_moved.clone();
-            move || {
-                clock_moved.send_replace(());
-            }
-        });
         let parts = Parts {
             client: client(egress)?,
+            deadlines: Deadlines::new(clock.clone()),
             clock,
-            clock_moved,
             egress,
         };
         Ok(Self {
@@ -318,14 +315,29 @@ impl Parts {
             return owed.settle(outcome);
         }
         owed.start();
-        // The first that is ready wins, in this order; the others are dropped before the report goes out.
-        let outcome = tokio::select! {
-            biased;
-            outcome = self.exchange(&call) => outcome,
-            () = attempt.cancel.cancelled() => Outcome::Cancelled,
-            () = self.sleep_until(attempt.deadline) => Outcome::TimedOut,
-        };
+        let outcome = self.push(&call, &attempt.cancel, attempt.deadline).await;
         owed.settle(outcome);
+    }
+
+    /// The first that is ready wins, in this order; the others are dropped before the report goes out.
+    async fn push(&self, call: &HttpCall, cancel: &CancellationToken, deadline: MonoMs) -> Outcome {
+        let mut exchange = pin!(self.exchange(call));
+        tokio::select! {
+            biased;
+            outcome = &mut exchange => return outcome,
+            () = cancel.cancelled() => return Outcome::Cancelled,
+            () = self.deadlines.reached(deadline) => {}
+        }
+        if self.clock.now().mono.since(deadline) < AWAY {
+            return Outcome::TimedOut;
+        }
+        // The process stood still, and the answer may lie there, come in time and not read yet.
+        tokio::select! {
+            biased;
+            outcome = exchange => outcome,
+            () = cancel.cancelled() => Outcome::Cancelled,
+            () = tokio::time::sleep(CATCH_UP_MAX) => Outcome::TimedOut,
+        }
     }
 
     /// Whether the request may be sent at all; if not, what becomes of the attempt.
@@ -404,22 +416,6 @@ impl Parts {
             retry_after,
             ..failure
         })
-    }
-
-    /// Waits until the monotonic clock has reached `deadline`.
-    async fn sleep_until(&self, deadline: MonoMs) {
-        let mut clock_moved = self.clock_moved.subscribe();
-        loop {
-            let left = deadline.since(self.clock.now().mono);
-            if left == DurationMs(0) {
-                return;
-            }
-            if self.clock.runs_by_itself() {
-                tokio::time::sleep(left.to_std()).await;
-            } else if clock_moved.changed().await.is_err() {
-                return;
-            }
-        }
     }
 }
 
@@ -626,7 +622,7 @@ async fn read(response: &mut Response) -> Body {
 }
 
 /// `body` without the white space around it, if it is JSON that we can keep.
-fn as_json(body: Bytes) -> Option<Bytes> {
+pub(super) fn as_json(body: Bytes) -> Option<Bytes> {
     let text = body.trim_ascii();
     json_of(text).map(|_| body.slice_ref(text))
 }
@@ -678,8 +674,13 @@ fn retry_after(headers: &HeaderMap, now: WallMs) -> Option<DurationMs> {
 fn excerpt(body: &[u8], headers: &[(String, String)]) -> String {
     // Long enough that a header value within the excerpt is never seen cut in two.
     let seen = &body[..body.len().min(4 * EXCERPT_CHARS_MAX + HEADER_BYTES_MAX)];
-    let mut text = String::from_utf8_lossy(seen).into_owned();
-    for (_, value) in headers {
+    let text = without_secrets(String::from_utf8_lossy(seen).into_owned(), headers);
+    text.chars().take(EXCERPT_CHARS_MAX).collect()
+}
+
+/// `text` without the values of these pairs.
+pub(super) fn without_secrets(mut text: String, pairs: &[(String, String)]) -> String {
+    for (_, value) in pairs {
         // First as a whole, then the token of `Bearer <token>`.
         for secret in std::iter::once(value.as_str()).chain(value.split_whitespace()) {
             if secret.len() >= SECRET_BYTES_MIN && text.contains(secret) {
@@ -687,7 +688,7 @@ fn excerpt(body: &[u8], headers: &[(String, String)]) -> String {
             }
         }
     }
-    text.chars().take(EXCERPT_CHARS_MAX).collect()
+    text
 }
 
 /// The failure behind an exchange that broke off.
@@ -727,7 +728,7 @@ fn blocked_address(blocked: &Blocked) -> Failure {
 }
 
 /// A retryable failure. The message is made fit for keeping.
-fn failure(code: &str, message: String) -> Failure {
+pub(super) fn failure(code: &str, message: String) -> Failure {
     let visible = |c: char| if c.is_control() { ' ' } else { c };
     let mut message: String = message.trim().chars().map(visible).collect();
     message.truncate(message.floor_char_boundary(NOTE_BYTES_MAX));

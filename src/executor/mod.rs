@@ -13,6 +13,8 @@
 //!
 //! Invariant: this floor knows no shard, no store and no engine. Reports leave through [`ReportSink`].
 
+pub mod command;
+mod deadline;
 pub mod egress;
 pub mod handler;
 pub mod http_push;
@@ -27,6 +29,7 @@ use crate::ids::{AttemptToken, TaskId};
 use crate::task::outcome::{Failure, Outcome};
 use crate::watchdog::{Generation, Office};
 
+pub use command::{CommandCall, Commands};
 pub use handler::{HandlerCall, HandlerTask, Handlers};
 pub use http_push::{Conditions, HttpCall, HttpPushActor, PushDoor};
 
@@ -58,6 +61,8 @@ pub enum Work {
     Http(HttpCall),
     /// Calls a handler of the embedding process.
     Handler(HandlerCall),
+    /// Runs a program.
+    Command(CommandCall),
     /// Can't be run at all.
     Unfit(Failure),
 }
@@ -91,16 +96,23 @@ pub trait ReportSink: Send + Sync + 'static {
 pub struct Executors {
     http: Office<PushDoor>,
     handlers: Handlers,
+    commands: Commands,
     sink: Arc<dyn ReportSink>,
     clock: Clock,
 }
 
 impl Executors {
     /// Executors that report to `sink`; pushes are given back until there is an actor for them.
-    pub fn new(handlers: Handlers, sink: Arc<dyn ReportSink>, clock: Clock) -> Self {
+    pub fn new(
+        handlers: Handlers,
+        commands: Commands,
+        sink: Arc<dyn ReportSink>,
+        clock: Clock,
+    ) -> Self {
         Self {
             http: Office::default(),
             handlers,
+            commands,
             sink,
             clock,
         }
@@ -116,6 +128,11 @@ impl Executors {
         &self.handlers
     }
 
+    /// The commands of this process.
+    pub fn commands(&self) -> &Commands {
+        &self.commands
+    }
+
     /// Takes an attempt and returns at once. Exactly one report follows, whatever happens. One that is cancelled
     /// already is not begun: its shard may have got another owner since it was entered, which has no use for it.
     pub fn run(&self, attempt: RunAttempt) {
@@ -126,6 +143,10 @@ impl Executors {
         match &attempt.work {
             Work::Unfit(failure) => owed().settle(Outcome::Failed(failure.clone())),
             Work::Handler(_) => self.handlers.run(attempt, &self.sink),
+            Work::Command(_) => {
+                let owed = owed();
+                self.commands.run(attempt, owed);
+            }
             Work::Http(_) => {
                 let owed = owed();
                 // Without a door the report that is owed gives it back.

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::engine::EngineError;
 use crate::engine::registry::RegistryError;
+use crate::engine::registry::kind::Kind;
 use crate::limits;
 use crate::shard::messages::VerbRefused;
 use crate::shard::router::NoAnswer;
@@ -100,6 +101,14 @@ pub fn unwritable(error: serde_json::Error) -> Problem {
     Problem::new(Code::Internal, "the answer could not be written")
 }
 
+/// The code for a name that nothing of its kind has.
+fn unknown(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Calendar => "unknown_calendar",
+        Kind::Schedule => "unknown_schedule",
+    }
+}
+
 /// What the caller is told when the engine did not do it.
 pub fn problem_of(error: &EngineError) -> Problem {
     let says = |code| Problem::new(code, error.to_string());
@@ -115,6 +124,10 @@ pub fn problem_of(error: &EngineError) -> Problem {
         EngineError::Exists(id) => says(Code::Exists).id(*id),
         EngineError::StorageFull(_) => says(Code::StorageFull).retry_after_s(RETRY_LATER_S),
         EngineError::ShuttingDown => says(Code::ShuttingDown).retry_after_s(RETRY_SOON_S),
+        EngineError::Command { at, refused } => {
+            let pointer = format!("{at}{}", refused.pointer());
+            Problem::of_field(pointer, refused.code(), refused.to_string())
+        }
         EngineError::TooManyTopics | EngineError::Registry(RegistryError::TooManyTopics) => {
             Problem::of_field("/topic", "too_many_topics", error.to_string())
         }
@@ -122,11 +135,20 @@ pub fn problem_of(error: &EngineError) -> Problem {
             says(Code::NotFound)
         }
         EngineError::Registry(RegistryError::BodyTooLarge { bytes }) => {
-            let most = limits::TOPIC_BODY_BYTES_MAX;
-            let detail = format!("has {bytes} bytes, a topic's may have at most {most}");
+            let most = limits::RESOURCE_BODY_BYTES_MAX;
+            let detail = format!("has {bytes} bytes, at most {most} are allowed");
             Problem::of_field("", Code::TooLarge.name(), detail)
         }
-        EngineError::Registry(RegistryError::InUse { .. }) => says(Code::InUse),
+        EngineError::Registry(
+            RegistryError::InUse { .. } | RegistryError::ResourceInUse { .. },
+        ) => says(Code::InUse),
+        EngineError::Registry(RegistryError::Unknown { .. }) => says(Code::NotFound),
+        EngineError::Registry(RegistryError::TooMany(_)) => {
+            Problem::of_field("", "too_many", error.to_string())
+        }
+        EngineError::Registry(RegistryError::NeedsUnknown { kind, .. }) => {
+            Problem::of_field("", unknown(*kind), error.to_string())
+        }
         EngineError::Registry(RegistryError::Thawing(_)) => {
             says(Code::Thawing).retry_after_s(RETRY_SOON_S)
         }

@@ -89,6 +89,13 @@ pub fn kind(req: &HttpRequest, body: &[u8]) -> Result<Kind, Problem> {
     }
 }
 
+/// Whether the body says that it is of this media type.
+pub fn is(req: &HttpRequest, wanted: &str) -> bool {
+    let said = header(req, &CONTENT_TYPE).unwrap_or_default();
+    let essence = said.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case(wanted)
+}
+
 /// The request's `Idempotency-Key`.
 ///
 /// # Errors

@@ -12,6 +12,7 @@
 pub mod answer;
 mod batch;
 mod body;
+mod calendars;
 mod completion;
 mod connections;
 mod guard;
@@ -21,6 +22,8 @@ mod metrics;
 mod openapi;
 mod ops;
 mod resent;
+mod resources;
+mod schedules;
 pub mod server;
 mod store;
 mod tasks;
@@ -121,6 +124,8 @@ fn routes(config: &mut ServiceConfig) {
         .service(at("/v1/tasks/{id}/late-answers").route(web::get().to(late::of_task)))
         .service(at("/v1/late-answers").route(web::get().to(late::list)))
         .configure(verbs::mount)
+        .configure(calendars::mount)
+        .configure(schedules::mount)
         .service(at("/v1/topics").route(web::get().to(topics::list)))
         .service(
             at("/v1/topics/{name}")

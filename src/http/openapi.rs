@@ -5,7 +5,8 @@ use actix_web::{HttpRequest, HttpResponse};
 use utoipa::OpenApi;
 
 use crate::http::{
-    batch, completion, late, leases, metrics, ops, query, respond, store, tasks, topics, verbs,
+    batch, calendars, completion, late, leases, metrics, ops, query, respond, schedules, store,
+    tasks, topics, verbs,
 };
 
 /// The document's source.
@@ -33,6 +34,9 @@ use crate::http::{
         verbs::resolve_by_key, verbs::discard_by_key,
         leases::lease, leases::heartbeat, leases::complete, leases::fail, leases::snooze, completion::complete,
         topics::list, topics::get, topics::put, topics::delete, topics::pause, topics::resume,
+        calendars::list, calendars::get, calendars::put, calendars::delete, calendars::versions, calendars::import,
+        schedules::list, schedules::get, schedules::put, schedules::delete, schedules::versions, schedules::preview,
+        schedules::pause, schedules::resume, schedules::run_now,
         ops::preview_cron,
         ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, store::backup, store::backup_status, store::export, store::export_status, ops::actors, ops::livez, ops::readyz,
         metrics::metrics

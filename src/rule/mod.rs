@@ -4,11 +4,14 @@
 //!   clocks that jump.
 //! - [`expr`] holds conditions over an answer.
 
+pub mod book;
 pub mod calendar;
 pub mod cron;
 pub mod expr;
 pub mod local;
+pub mod schedule;
 
 pub use calendar::Calendar;
 pub use cron::Cron;
 pub use expr::{Expr, Fault, Flaw};
+pub use schedule::Schedule;

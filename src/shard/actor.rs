@@ -251,7 +251,9 @@ impl ShardActor {
                 return ctx.stop();
             }
             let answers = self.answer_some(now, until_us);
-            self.core.advance(now);
+            if self.outlets.wakes.is_open() {
+                self.core.advance(now);
+            }
             let step = self.core.close(now);
             if let Some(error) = self.core.fault() {
                 let shard = self.shard();

@@ -40,7 +40,7 @@ use crate::store::codec::decode_note;
 use crate::store::{Batch, Begun, Change, Note, RecordKey, StoreError, Stored};
 use crate::task::event::{Applied, Event, Refusal};
 use crate::task::model::{State, Task};
-use crate::task::spec::{TaskKey, TaskSpec, TopicName};
+use crate::task::spec::{Action, TaskKey, TaskSpec, TopicName};
 use crate::task::topic::TopicBook;
 use crate::task::transition::{Context, apply};
 
@@ -62,6 +62,8 @@ pub struct CoreOptions {
     pub running_max: usize,
     /// Of them, pushes to one host.
     pub per_host_max: usize,
+    /// Of them, commands.
+    pub commands_max: usize,
     /// Questions of polls at a time, beside them: those that may be asked again, and last ones, so many of each.
     pub questions_max: usize,
     /// Alarms served in one step, per clock.
@@ -77,6 +79,7 @@ impl Default for CoreOptions {
         Self {
             running_max: 512,
             per_host_max: 128,
+            commands_max: 16,
             questions_max: 256,
             alarms_per_step: 4096,
             table: TableOptions::default(),
@@ -199,6 +202,7 @@ impl ShardCore {
             options.running_max,
             options.questions_max,
             options.per_host_max,
+            options.commands_max,
         );
         let table = TaskTable::new(options.table);
         let rescue = Rescue::new(options.rescue);
@@ -703,7 +707,10 @@ impl ShardCore {
             (State::Pending | State::Retrying, Place::Queued)
                 if self.slots.of(Track::of(task)).is_aside(task.id) =>
             {
-                Some("host_full")
+                Some(match task.spec.action {
+                    Action::Command(_) => "commands_full",
+                    _ => "host_full",
+                })
             }
             (State::Pending | State::Retrying, Place::Queued) => Some("executor_full"),
             (State::Pending | State::Retrying, Place::Ready) => Some("no_worker"),

@@ -10,7 +10,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::clock::Now;
-use crate::executor::{Conditions, HandlerCall, HttpCall, RunAttempt, Work};
+use crate::executor::{CommandCall, Conditions, HandlerCall, HttpCall, RunAttempt, Work};
 use crate::shard::completion::Completions;
 use crate::shard::core::Launch;
 use crate::task::outcome::Failure;
@@ -65,6 +65,11 @@ pub fn attempt_of(
             due_at: launch.due_at,
             payload: launch.spec.payload.clone(),
         }),
+        Action::Command(action) => Work::Command(CommandCall {
+            action: action.clone(),
+            variables: variables(&launch, now),
+            input: body_of(&launch, None),
+        }),
         Action::Pull | Action::CompleteOnly | Action::None => {
             unfit("this action is not run by an executor")
         }
@@ -89,12 +94,8 @@ fn unfit(why: &str) -> Work {
     })
 }
 
-fn http_call(
-    launch: &Launch,
-    action: &HttpAction,
-    complete_url: Option<String>,
-    now: Now,
-) -> Option<HttpCall> {
+/// What a receiver, or a command on its standard input, is told of the attempt.
+fn body_of(launch: &Launch, complete_url: Option<String>) -> Bytes {
     let payload = launch
         .spec
         .payload
@@ -112,10 +113,37 @@ fn http_call(
         payload,
         complete_url,
     };
-    // What only asks for something has no body. A struct of texts and numbers always becomes JSON.
+    // A struct of texts and numbers always becomes JSON.
+    Bytes::from(serde_json::to_vec(&body).unwrap_or_default())
+}
+
+/// The same, but for the payload, as a command finds it in its environment.
+fn variables(launch: &Launch, now: Now) -> Vec<(&'static str, String)> {
+    let deadline = now.wall.after(launch.time_left);
+    let mut variables = vec![
+        ("DUETIME_TASK_ID", launch.task.to_string()),
+        ("DUETIME_TOPIC", launch.topic.to_string()),
+        ("DUETIME_ATTEMPT", launch.attempt.0.to_string()),
+        ("DUETIME_TOKEN", launch.token.0.to_string()),
+        ("DUETIME_GENERATION", launch.generation.to_string()),
+        ("DUETIME_DUE_AT", launch.due_at.to_string()),
+        ("DUETIME_DEADLINE", deadline.to_string()),
+    ];
+    let key = launch.key.as_ref();
+    variables.extend(key.map(|key| ("DUETIME_KEY", key.to_string())));
+    variables
+}
+
+fn http_call(
+    launch: &Launch,
+    action: &HttpAction,
+    complete_url: Option<String>,
+    now: Now,
+) -> Option<HttpCall> {
+    // What only asks for something has no body.
     let body = match action.method.as_str() {
-        "GET" | "HEAD" if launch.spec.action.poll().is_some() => Vec::new(),
-        _ => serde_json::to_vec(&body).unwrap_or_default(),
+        "GET" | "HEAD" if launch.spec.action.poll().is_some() => Bytes::new(),
+        _ => body_of(launch, complete_url),
     };
     let mut headers = action.headers.clone();
     let mut set = |name: &str, value: String| headers.push((name.to_owned(), value));
@@ -148,7 +176,7 @@ fn http_call(
         method: Method::from_bytes(action.method.as_bytes()).ok()?,
         url: Url::parse(&action.url).ok()?,
         headers,
-        body: Bytes::from(body),
+        body,
         expect_status: action.expect_status.clone(),
         success_if: action.success_if.clone(),
         complete_by: action.complete_by,

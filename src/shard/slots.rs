@@ -18,6 +18,8 @@
 //!  aside, for host x   x x             has its turn again when x has room
 //! ```
 //!
+//! Commands wait for this machine as pushes wait for a host.
+//!
 //! At most 4096 tasks of a topic are set aside; then it waits as a whole. Cost: O(log n) per change; a look for the next
 //! passes over the lines whose topic or host has its share, and over none while no slot is free.
 //!
@@ -36,7 +38,7 @@ const ASIDE_MAX: usize = 4096;
 /// What an attempt is to its shard: each kind has slots of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Track {
-    /// A push, or a handler.
+    /// A push, a handler, or a command.
     Work,
     /// A question of a poll.
     Questions,
@@ -67,12 +69,18 @@ pub struct Tracks {
 }
 
 impl Tracks {
-    /// So many slots for work and for questions, and of each so many for one host.
-    pub fn new(running_max: usize, questions_max: usize, per_host_max: usize) -> Self {
+    /// So many slots for work and for questions, of each so many for one host, and so many for commands.
+    pub fn new(
+        running_max: usize,
+        questions_max: usize,
+        per_host_max: usize,
+        commands_max: usize,
+    ) -> Self {
+        let slots = |max| Slots::new(max, per_host_max, commands_max);
         Self {
-            work: Slots::new(running_max, per_host_max),
-            questions: Slots::new(questions_max, per_host_max),
-            last_questions: Slots::new(questions_max, per_host_max),
+            work: slots(running_max),
+            questions: slots(questions_max),
+            last_questions: slots(questions_max),
         }
     }
 
@@ -124,6 +132,7 @@ impl Tracks {
 pub struct Slots {
     max: usize,
     per_host: usize,
+    commands: usize,
     taken: IdSet,
     taken_by: ByTopic<usize>,
     /// The hosts of those who have a slot, where they have one.
@@ -144,11 +153,12 @@ struct Line {
 }
 
 impl Slots {
-    /// This many free slots, of which so many may be taken for one host.
-    pub fn new(max: usize, per_host: usize) -> Self {
+    /// This many free slots, of which so many may be taken for one host, and so many for commands.
+    pub fn new(max: usize, per_host: usize, commands: usize) -> Self {
         Self {
             max,
             per_host,
+            commands,
             taken: IdSet::default(),
             taken_by: ByTopic::default(),
             hosts: ById::default(),
@@ -173,8 +183,13 @@ impl Slots {
 
     /// Whether fewer attempts are out to this host than may be.
     pub fn host_has_room(&self, host: Option<HostId>) -> bool {
-        let taken = host.and_then(|host| self.taken_for.get(&host));
-        taken.is_none_or(|taken| *taken < self.per_host)
+        let Some(host) = host else { return true };
+        let most = match host {
+            HostId::COMMANDS => self.commands,
+            _ => self.per_host,
+        };
+        let taken = self.taken_for.get(&host);
+        taken.is_none_or(|taken| *taken < most)
     }
 
     /// Takes a slot. The caller has asked whether there is room, or takes over an attempt that runs already.
@@ -329,7 +344,7 @@ mod tests {
     #[test]
     fn a_topic_with_its_share_waits_and_others_go_before_it() {
         let (a, b) = (topic("a"), topic("b"));
-        let mut slots = Slots::new(8, 8);
+        let mut slots = Slots::new(8, 8, 8);
         for n in 0..6 {
             assert!(slots.has_room_for(&a));
             slots.take(&a, None, id(n));
@@ -347,7 +362,7 @@ mod tests {
 
     #[test]
     fn all_slots_are_given_out_and_not_one_more() {
-        let mut slots = Slots::new(2, 2);
+        let mut slots = Slots::new(2, 2, 2);
         for (n, name) in ["a", "b"].into_iter().enumerate() {
             assert!(slots.has_room_for(&topic(name)));
             slots.take(&topic(name), None, id(n as u64));
@@ -355,12 +370,12 @@ mod tests {
         assert!(!slots.has_room_for(&topic("c")));
         slots.give_back(&topic("a"), id(0));
         assert!(slots.has_room_for(&topic("c")));
-        assert!(Slots::new(1, 1).has_room_for(&topic("a")));
+        assert!(Slots::new(1, 1, 1).has_room_for(&topic("a")));
     }
 
     #[test]
     fn within_and_between_topics_the_earliest_due_is_served_first() {
-        let mut slots = Slots::new(4, 4);
+        let mut slots = Slots::new(4, 4, 4);
         for (name, fire_ms, n) in [("a", 30, 1), ("a", 10, 2), ("b", 20, 3), ("a", 10, 1)] {
             slots.wait(&topic(name), fire_ms, id(n));
         }
@@ -377,7 +392,7 @@ mod tests {
     fn a_full_host_is_waited_for_aside_and_others_go_before_it() {
         let (a, b) = (topic("a"), topic("b"));
         let (silent, other) = (HostId::of("silent"), HostId::of("other"));
-        let mut slots = Slots::new(8, 2);
+        let mut slots = Slots::new(8, 2, 2);
         for n in 0..2 {
             assert!(slots.host_has_room(Some(silent)));
             slots.take(&a, Some(silent), id(n));
@@ -412,10 +427,22 @@ mod tests {
     }
 
     #[test]
+    fn commands_have_a_share_of_their_own() {
+        let commands = Some(HostId::COMMANDS);
+        let mut slots = Slots::new(8, 4, 1);
+        assert!(slots.host_has_room(commands));
+        slots.take(&topic("a"), commands, id(1));
+        assert!(!slots.host_has_room(commands));
+        assert!(slots.host_has_room(Some(HostId::of("other"))));
+        slots.give_back(&topic("a"), id(1));
+        assert!(slots.host_has_room(commands));
+    }
+
+    #[test]
     fn a_topic_with_too_many_aside_waits_as_a_whole_and_others_do_not() {
         let (a, b) = (topic("a"), topic("b"));
         let silent = HostId::of("silent");
-        let mut slots = Slots::new(8, 1);
+        let mut slots = Slots::new(8, 1, 1);
         slots.take(&a, Some(silent), id(0));
         let many = ASIDE_MAX as u64 + 2;
         for n in 1..=many {

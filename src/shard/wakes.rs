@@ -1,7 +1,7 @@
 //! When each shard next needs a tick: written by shards, read by the scheduler. Times are microseconds of the
 //! monotonic clock, so that the scheduler can sleep to the very edge of a millisecond.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use tokio::sync::Notify;
 
@@ -17,6 +17,7 @@ pub struct WakeBoard {
     at: Vec<AtomicI64>,
     sleeping_until: AtomicI64,
     bell: Notify,
+    is_closed: AtomicBool,
 }
 
 impl WakeBoard {
@@ -26,6 +27,7 @@ impl WakeBoard {
             at: (0..shards).map(|_| AtomicI64::new(i64::MIN)).collect(),
             sleeping_until: AtomicI64::new(i64::MAX),
             bell: Notify::new(),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -56,6 +58,25 @@ impl WakeBoard {
     /// The scheduler says until when it sleeps; an earlier time set from here on rings the bell.
     pub fn sleep_until(&self, at_us: i64) {
         self.sleeping_until.store(at_us, Ordering::SeqCst);
+    }
+
+    /// Nothing comes due in any shard until it is opened: at a start, what was missed may have to be dropped first.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// From here on tasks come due.
+    pub fn open(&self) {
+        self.is_closed.store(false, Ordering::SeqCst);
+        for at in &self.at {
+            at.store(i64::MIN, Ordering::SeqCst);
+        }
+        self.ring();
+    }
+
+    /// Whether tasks come due.
+    pub fn is_open(&self) -> bool {
+        !self.is_closed.load(Ordering::SeqCst)
     }
 
     /// Rings the bell.

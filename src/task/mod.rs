@@ -19,4 +19,4 @@ pub use event::{Event, Refusal};
 pub use model::{Due, Lane, State, Task};
 pub use new_task::{NewTask, When};
 pub use outcome::{Failure, Outcome};
-pub use spec::{Action, HttpAction, TaskKey, TaskSpec, TopicName};
+pub use spec::{Action, CommandAction, HttpAction, TaskKey, TaskSpec, TopicName};

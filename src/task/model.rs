@@ -115,6 +115,15 @@ impl Due {
         }
     }
 
+    /// Due at an instant of the wall clock, also at one that has passed.
+    pub fn missed(at: WallMs) -> Self {
+        Self {
+            at,
+            lane: Lane::Wall,
+            fire_ms: at.0,
+        }
+    }
+
     /// Due when `length` of steady time has passed.
     pub fn after(length: DurationMs, now: Now) -> Self {
         Self {

@@ -17,6 +17,8 @@ pub enum When {
     At(WallMs),
     /// After a length of time.
     After(DurationMs),
+    /// At an instant that may have passed: it stays the due time, and the task is late.
+    Missed(WallMs),
 }
 
 impl When {
@@ -25,6 +27,7 @@ impl When {
         match self {
             Self::At(at) => Due::at(at, now),
             Self::After(length) => Due::after(length, now),
+            Self::Missed(at) => Due::missed(at),
         }
     }
 }

@@ -44,7 +44,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Stable code: `http_503`, `connect`, `dns`, `tls`, `redirect`, `protocol`, `blocked_address`, `condition_false`,
-    /// `condition_error`, `failed_if`, `panic`, or a worker's own.
+    /// `condition_error`, `failed_if`, `panic`, `exit_7`, `signal_9`, `program_not_found`, or a worker's own.
     pub code: String,
     /// What happened, for a person; at most 1 KiB.
     pub message: String,

@@ -53,7 +53,7 @@ pub struct RetryPolicy {
     pub jitter: f64,
     /// Attempts of one generation, the first included.
     pub max_attempts: u32,
-    /// By failure code (`http_503`, `timeout`) or group (`http_5xx`).
+    /// By failure code (`http_503`, `exit_7`, `timeout`) or group (`http_5xx`, `exit`, `signal`).
     pub on: Vec<(String, OnFailure)>,
 }
 
@@ -100,10 +100,14 @@ impl RetryPolicy {
         };
         // A redirect is a failure by its status, whichever of them it was.
         let code_of_status = if code == "redirect" { "http_3" } else { code };
-        let group = code_of_status
-            .strip_prefix("http_")
-            .and_then(|status| status.chars().next())
-            .map(|digit| format!("http_{digit}xx"));
+        let status = code_of_status.strip_prefix("http_");
+        let digit = status.and_then(|status| status.chars().next());
+        let group = match code.split_once('_') {
+            Some((group @ ("exit" | "signal"), number)) if number.parse::<u8>().is_ok() => {
+                Some(group.to_owned())
+            }
+            _ => digit.map(|digit| format!("http_{digit}xx")),
+        };
         let rule = |name: &str| {
             self.on
                 .iter()
@@ -197,6 +201,33 @@ mod tests {
         assert_eq!(policy.on_outcome(&failed("http_429")), OnFailure::Retry);
         assert_eq!(policy.on_outcome(&failed("http_503")), OnFailure::Retry);
         assert_eq!(policy.on_outcome(&Outcome::TimedOut), OnFailure::Park);
+    }
+
+    #[test]
+    fn any_exit_code_and_any_signal_of_a_command_has_a_group() {
+        let policy = RetryPolicy {
+            on: vec![
+                ("exit".into(), OnFailure::Dead),
+                ("exit_75".into(), OnFailure::Retry),
+                ("signal".into(), OnFailure::Park),
+            ],
+            ..RetryPolicy::default()
+        };
+        let then = |code: &str| {
+            policy.on_outcome(&Outcome::Failed(Failure {
+                code: code.into(),
+                message: String::new(),
+                retryable: true,
+                retry_after: None,
+                in_doubt: false,
+            }))
+        };
+        assert_eq!(then("exit_1"), OnFailure::Dead);
+        assert_eq!(then("exit_75"), OnFailure::Retry);
+        assert_eq!(then("signal_11"), OnFailure::Park);
+        for other in ["exit_strategy", "exit_", "signal", "spawn"] {
+            assert_ne!(then(other), OnFailure::Dead, "{other}");
+        }
     }
 
     proptest! {

@@ -91,6 +91,8 @@ names! {
     TopicName, limits::TOPIC_BYTES_MAX;
     /// The caller's own id inside a topic: at most 256 bytes, no control characters.
     TaskKey, limits::KEY_BYTES_MAX;
+    /// A calendar's, rule's or schedule's name: at most 128 bytes, no control characters.
+    ResourceName, limits::RESOURCE_NAME_BYTES_MAX;
 }
 
 /// A map by topic.
@@ -135,6 +137,8 @@ pub enum Action {
         /// The name it was registered under.
         name: String,
     },
+    /// Run a program.
+    Command(CommandAction),
     /// End as succeeded when due.
     None,
 }
@@ -148,22 +152,27 @@ impl Action {
             Self::Poll(_) => "poll",
             Self::CompleteOnly => "complete_only",
             Self::Handler { .. } => "handler",
+            Self::Command(_) => "command",
             Self::None => "none",
         }
     }
 
-    /// Whom it goes to, if it is a request.
+    /// Whom it goes to, if only so many may at a time: the host of a request, this machine for a command.
     pub fn host(&self) -> Option<HostId> {
         match self {
             Self::Http(http) => Some(http.host()),
             Self::Poll(poll) => Some(poll.http.host()),
+            Self::Command(_) => Some(HostId::COMMANDS),
             Self::Pull | Self::CompleteOnly | Self::Handler { .. } | Self::None => None,
         }
     }
 
     /// Whether an executor of ours starts it, so that a start must be written before.
     pub fn is_dispatched(&self) -> bool {
-        matches!(self, Self::Http(_) | Self::Handler { .. } | Self::Poll(_))
+        matches!(
+            self,
+            Self::Http(_) | Self::Handler { .. } | Self::Command(_) | Self::Poll(_)
+        )
     }
 
     /// The poll, if it is one.
@@ -211,11 +220,27 @@ pub struct HttpAction {
     pub complete_by: Option<DurationMs>,
 }
 
-/// Whom a push goes to: a host and its port.
+/// A program that is run on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandAction {
+    /// An absolute path, or a bare name that is looked for in `PATH`.
+    pub program: String,
+    /// Its arguments, without its own name.
+    pub args: Vec<String>,
+    /// Environment variables beside those that every command gets.
+    pub env: Vec<(String, String)>,
+    /// The directory that it runs in, absolute; without one it is `/`.
+    pub cwd: Option<String>,
+}
+
+/// Whom a push goes to: a host and its port. All commands go to the same, which is this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostId(u64);
 
 impl HostId {
+    /// This machine, for commands.
+    pub const COMMANDS: Self = Self(0);
+
     /// Of a host with its port, unless that is the scheme's own. A hash: that two of them should share one is not to be
     /// expected, and would only make them share their slots.
     pub fn of(authority: &str) -> Self {

@@ -19,7 +19,8 @@ use crate::task::model::{
 };
 use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
 use crate::task::spec::{
-    Action, Class, Delivery, HttpAction, Poll, RawJson, TaskKey, TaskSpec, Timeouts, TopicName,
+    Action, Class, CommandAction, Delivery, HttpAction, Poll, RawJson, TaskKey, TaskSpec, Timeouts,
+    TopicName,
 };
 
 const OUTCOMES: [&str; 10] = [
@@ -354,6 +355,14 @@ fn an_action() -> impl Strategy<Value = Action> {
         Just(Action::CompleteOnly),
         Just(Action::Pull),
         text().prop_map(|name| Action::Handler { name }),
+        (text(), vec(text(), 0..3), pairs(), option::of(text())).prop_map(
+            |(program, args, env, cwd)| Action::Command(CommandAction {
+                program,
+                args,
+                env,
+                cwd,
+            })
+        ),
         Just(Action::None),
     ]
 }

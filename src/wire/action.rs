@@ -9,15 +9,23 @@ use crate::clock::DurationMs;
 use crate::limits;
 use crate::rule::expr::{self, Expr};
 use crate::task::spec::Poll;
-use crate::task::{Action, HttpAction};
+use crate::task::{Action, CommandAction, HttpAction};
 use crate::wire::decode::{NO_FIELDS, Node, Object, Shape};
 use crate::wire::task_out::Map;
 use crate::wire::time::Length;
 
-const KINDS: &[&str] = &["http", "pull", "handler", "poll", "complete_only", "none"];
+const KINDS: &[&str] = &[
+    "http",
+    "pull",
+    "handler",
+    "command",
+    "poll",
+    "complete_only",
+    "none",
+];
 const ACTION: Shape = Shape {
     fields: KINDS,
-    not_built: &["command"],
+    not_built: &[],
 };
 const HTTP: Shape = Shape {
     fields: &[
@@ -45,6 +53,11 @@ const HANDLER: Shape = Shape {
     not_built: &[],
 };
 
+const COMMAND: Shape = Shape {
+    fields: &["program", "args", "env", "cwd"],
+    not_built: &[],
+};
+
 const METHODS: [(&str, &str); 6] = [
     ("POST", "POST"),
     ("GET", "GET"),
@@ -57,6 +70,9 @@ const METHODS: [(&str, &str); 6] = [
 const STATUSES_MAX: usize = 64;
 /// Longest name of a handler, in bytes.
 const HANDLER_NAME_BYTES_MAX: usize = 128;
+
+/// Names of environment variables that are not a task's to set, begin with this.
+const ENV_PREFIX_NOT_THEIRS: &str = "DUETIME_";
 
 /// Headers of a connection, of the message's framing, and those that we send.
 const HEADERS_NOT_THEIRS: [&str; 13] = [
@@ -91,6 +107,7 @@ pub(super) fn action(node: Node<'_, '_>) -> Option<Action> {
                 name: name.into_owned(),
             })
         }
+        "command" => command(node).map(Action::Command),
         "pull" => node.object(&NO_FIELDS).map(|_| Action::Pull),
         _ => node.object(&NO_FIELDS).map(|_| Action::None),
     })
@@ -143,6 +160,71 @@ fn request(body: &Object<'_, '_>, method: &str) -> Option<HttpAction> {
         success_if,
         complete_by: None,
     })
+}
+
+fn command(node: Node<'_, '_>) -> Option<CommandAction> {
+    let body = node.object(&COMMAND)?;
+    let program = body.required("program", |node| {
+        let program = node.line(limits::PATH_BYTES_MAX)?;
+        let absolute = program.starts_with('/') && !program.split('/').any(|step| step == "..");
+        if !absolute && program.contains('/') {
+            let detail = "must be an absolute path without `..`, or a bare name";
+            return node.refuse("invalid_path", detail);
+        }
+        Some(program.into_owned())
+    });
+    let args = body.optional("args", |node| {
+        let args = node.list(limits::COMMAND_ARGS_MAX, |node| node.text_without_nul())?;
+        let bytes = args.iter().map(String::len).sum();
+        within(node, bytes, limits::COMMAND_BYTES_MAX)?;
+        Some(args)
+    });
+    let env = body.optional("env", |node| {
+        let env = node.entries(limits::COMMAND_ENV_MAX, |name, node| {
+            if let Some(flaw) = env_name_flaw(name) {
+                return node.refuse("invalid_name", flaw);
+            }
+            Some((name.to_owned(), node.text_without_nul()?))
+        })?;
+        let bytes = env.iter().map(|(name, value)| name.len() + value.len());
+        within(node, bytes.sum(), limits::COMMAND_BYTES_MAX)?;
+        Some(env)
+    });
+    let cwd = body.optional("cwd", |node| {
+        let cwd = node.line(limits::PATH_BYTES_MAX)?;
+        if !cwd.starts_with('/') || cwd.split('/').any(|step| step == "..") {
+            return node.refuse("invalid_path", "must be an absolute path without `..`");
+        }
+        Some(cwd.into_owned())
+    });
+    Some(CommandAction {
+        program: program?,
+        args: args.unwrap_or_default(),
+        env: env.unwrap_or_default(),
+        cwd,
+    })
+}
+
+fn within(node: Node<'_, '_>, bytes: usize, bytes_max: usize) -> Option<()> {
+    if bytes > bytes_max {
+        let detail = format!("are {bytes} bytes long in all, at most {bytes_max} are allowed");
+        return node.refuse("too_long", detail);
+    }
+    Some(())
+}
+
+fn env_name_flaw(name: &str) -> Option<&'static str> {
+    let is_letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+    let mut bytes = name.bytes();
+    let is_name = bytes.next().is_some_and(is_letter)
+        && bytes.all(|byte| is_letter(byte) || byte.is_ascii_digit());
+    if !is_name {
+        Some("is no name of a variable: letters, digits and _ only, and no digit first")
+    } else if name.starts_with(ENV_PREFIX_NOT_THEIRS) {
+        Some("must not be given: names that begin with DUETIME_ are set by us")
+    } else {
+        None
+    }
 }
 
 /// An expression over an answer, as it was written.
@@ -276,12 +358,38 @@ pub enum ActionBody<'a> {
         #[schema(value_type = String)]
         name: &'a str,
     },
+    /// Run a program on the service's machine, where its configuration allows it.
+    Command(CommandBody<'a>),
     /// Ask an outside system every so often, until a condition over its answer holds.
     Poll(PollBody<'a>),
     /// Wait for somebody outside to complete it, or to fail it; `timeouts.total` from the due time on is the end.
     CompleteOnly {},
     /// End as succeeded when due.
     None {},
+}
+
+/// A program that is run in a process group of its own. It gets the attempt as JSON on standard input, as a push does,
+/// and what it is about in `DUETIME_…` variables. Exit code 0 is success, and what it wrote to standard output becomes
+/// `result`: JSON as it is, anything else as a text; more than 64 KiB are left out, with a flag. Any other code is the
+/// failure `exit_<code>`, a signal `signal_<number>`, with the end of what it wrote to standard error. When the
+/// attempt's time is up it gets SIGTERM, and after the grace SIGKILL, as does all that it has started. Nothing of it is
+/// left when the attempt is over.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CommandAction)]
+pub struct CommandBody<'a> {
+    /// An absolute path, or a bare name that is looked for in the service's `PATH`.
+    #[schema(value_type = String, example = "/opt/shop/bin/close-order", max_length = 4096)]
+    program: &'a str,
+    /// Its arguments: at most 128, and 16 KiB in all. No shell reads them.
+    #[schema(value_type = Vec<String>, required = false, max_items = 128)]
+    args: &'a [String],
+    /// Environment variables: at most 64, and 16 KiB in all; names that begin with `DUETIME_` are ours.
+    #[schema(value_type = std::collections::HashMap<String, String>, required = false)]
+    env: Map<'a, String>,
+    /// The directory to run in, absolute. Default `/`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, max_length = 4096, example = "/srv/shop")]
+    cwd: Option<&'a str>,
 }
 
 /// Asked again and again. An answer that says "not yet" uses no attempt; an answer that fails, or has a status that is not
@@ -363,6 +471,12 @@ impl<'a> From<&'a Action> for ActionBody<'a> {
             Action::CompleteOnly => Self::CompleteOnly {},
             Action::Pull => Self::Pull {},
             Action::Handler { name } => Self::Handler { name },
+            Action::Command(command) => Self::Command(CommandBody {
+                program: &command.program,
+                args: &command.args,
+                env: Map(&command.env, String::as_str),
+                cwd: command.cwd.as_deref(),
+            }),
             Action::None => Self::None {},
         }
     }
@@ -401,6 +515,8 @@ mod tests {
                 "every": "PT0.5S", "for": "PT1H", "done_if": "body.ok", "failed_if": "status == 204"}}),
             json!({"complete_only": {}}),
             json!({"handler": {"name": "close"}}),
+            json!({"command": {"program": "/bin/sh", "args": ["-c", "a\nb"], "env": {"REGION": "eu"}, "cwd": "/srv"}}),
+            json!({"command": {"program": "rsync", "args": [], "env": {}}}),
             json!({"none": {}}),
         ] {
             let action = decode(json.to_string().as_bytes(), action).unwrap();
@@ -431,11 +547,6 @@ mod tests {
             (json!({"none": null}), "", "missing"),
             (json!({"none": {"x": 1}}), "/none/x", "unknown_field"),
             (json!({"handler": {}}), "/handler/name", "missing"),
-            (
-                json!({"command": {"program": "x"}}),
-                "/command",
-                "not_supported",
-            ),
             (
                 json!({"complete_only": {"x": 1}}),
                 "/complete_only/x",
@@ -484,6 +595,65 @@ mod tests {
                 .collect();
             assert_eq!(refused(read(poll.clone())), wrong, "{poll}");
         }
+    }
+
+    #[test]
+    fn a_command_is_a_path_or_a_name_and_sets_no_variable_of_ours() {
+        let with = |field: &str, value: Value| {
+            let mut command = json!({"program": "/bin/true"});
+            command[field] = value;
+            let json = json!({ "command": command }).to_string();
+            refused(decode(json.as_bytes(), action))
+        };
+        let many = |n: usize| json!(vec!["x"; n]);
+        for (field, value, place, code) in [
+            ("program", json!(null), "/program", "missing"),
+            ("program", json!(""), "/program", "empty"),
+            ("program", json!("bin/sh"), "/program", "invalid_path"),
+            ("program", json!("./sh"), "/program", "invalid_path"),
+            (
+                "program",
+                json!("/opt/jobs/../../bin/sh"),
+                "/program",
+                "invalid_path",
+            ),
+            ("program", json!("a\u{0}"), "/program", "control_character"),
+            ("args", json!("x"), "/args", "wrong_type"),
+            ("args", json!([7]), "/args/0", "wrong_type"),
+            ("args", json!(["a\u{0}b"]), "/args/0", "control_character"),
+            ("args", many(129), "/args", "too_many"),
+            (
+                "args",
+                json!(["x".repeat(16 * 1024 + 1)]),
+                "/args",
+                "too_long",
+            ),
+            ("env", json!({"1A": "x"}), "/env/1A", "invalid_name"),
+            ("env", json!({"": "x"}), "/env/", "invalid_name"),
+            ("env", json!({"A=B": "x"}), "/env/A=B", "invalid_name"),
+            (
+                "env",
+                json!({"DUETIME_TOKEN": "1"}),
+                "/env/DUETIME_TOKEN",
+                "invalid_name",
+            ),
+            ("env", json!({"A": "\u{0}"}), "/env/A", "control_character"),
+            ("env", json!({"A": 1}), "/env/A", "wrong_type"),
+            (
+                "env",
+                json!({"A": "x".repeat(16 * 1024)}),
+                "/env",
+                "too_long",
+            ),
+            ("cwd", json!("srv"), "/cwd", "invalid_path"),
+            ("cwd", json!("/srv/../etc"), "/cwd", "invalid_path"),
+            ("shell", json!(true), "/shell", "unknown_field"),
+        ] {
+            let expected = vec![(format!("/command{place}"), code)];
+            assert_eq!(with(field, value.clone()), expected, "{field}: {value}");
+        }
+        let full = json!({"command": {"program": "true", "args": many(128)}});
+        assert!(decode(full.to_string().as_bytes(), action).is_ok());
     }
 
     #[test]
@@ -641,5 +811,6 @@ mod tests {
     fn the_documented_fields_are_those_that_are_read() {
         assert_eq!(properties::<HttpBody<'_>>(), HTTP.fields);
         assert_eq!(properties::<PollBody<'_>>(), POLL.fields);
+        assert_eq!(properties::<CommandBody<'_>>(), COMMAND.fields);
     }
 }

@@ -302,6 +302,15 @@ impl<'j> Node<'j, '_> {
         scan::text(self.json).or_else(|| self.wrong_kind("a text"))
     }
 
+    /// A text that the system takes: it may have line breaks, and no NUL.
+    pub fn text_without_nul(&self) -> Option<String> {
+        let text = self.text()?;
+        if text.contains('\0') {
+            return self.refuse("control_character", "must not contain NUL");
+        }
+        Some(text.into_owned())
+    }
+
     /// A text that `parse` takes as a name.
     pub fn name<T>(&self, parse: impl FnOnce(&str) -> Result<T, NameError>) -> Option<T> {
         match parse(&self.text()?) {

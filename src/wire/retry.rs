@@ -184,8 +184,8 @@ pub struct RetryBody<'a> {
     /// Attempts of one generation, the first included.
     #[schema(minimum = 1, maximum = 10000, default = 11, required = false)]
     max_attempts: u32,
-    /// What a failure leads to, by code (`http_503`, `timeout`, `lease_expired`) or group (`http_5xx`): `retry`,
-    /// `dead`, or `park` (paused for a person).
+    /// What a failure leads to, by code (`http_503`, `exit_7`, `timeout`, `lease_expired`) or group (`http_5xx`, `exit`,
+    /// `signal`): `retry`, `dead`, or `park` (paused for a person).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<std::collections::HashMap<String, String>>, nullable = false)]
     on: Option<Map<'a, OnFailure>>,

@@ -26,7 +26,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use support::program::{is_asked_for, number};
-use support::receiver::{Hit, Receiver, assert_sound, status};
+use support::receiver::{Answer, Hit, Receiver, assert_sound, status};
 use support::service::Service;
 use support::{SOON, iso, length, ms, now_ms, pass, push, signal, until};
 use wall_clock::WallClock;
@@ -78,7 +78,13 @@ fn a_process_that_stood_still_catches_up_and_gives_up_nobody(for_s: u64) {
     let held = until("it can be leased", SOON, || {
         service.lease("held", 1, 1_000, "PT10M").pop()
     });
+    // The answer to this one comes while nobody reads it, and its time is over when somebody does.
+    let answer = Answer::Later(Duration::from_secs(1), 200, String::new());
+    let slow = push(&receiver.on("/slow", &[answer]));
+    let slow = service.made(&json!({"topic": "still", "delay": "PT0S", "action": slow,
+                                    "timeouts": {"attempt": "PT2S"}}));
     receiver.wait("/push", 5);
+    receiver.wait("/slow", 1);
     signal(service.process_id(), "STOP");
     pass(Duration::from_secs(for_s));
     let goes_on_ms = now_ms();
@@ -86,6 +92,8 @@ fn a_process_that_stood_still_catches_up_and_gives_up_nobody(for_s: u64) {
     for task in &made {
         service.wait_state(&task["id"], "succeeded");
     }
+    service.wait_state(&slow["id"], "succeeded");
+    assert_eq!(receiver.hits("/slow").len(), 1, "its answer was read");
     let hits = receiver.hits("/push");
     let due_ms = due_of(&made);
     assert_sound(&hits, &due_ms);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::clock::{Clock, Now};
 use crate::engine::registry::{
     AuditLine, DeleteTopic, EndThaw, Note, PauseTopic, PutTopic, RegistryError, RegistryFiles,
-    ResumeTopic, SharedBook,
+    ResumeTopic, SharedBook, SharedRules,
 };
 use crate::ids::ShardEpoch;
 use crate::limits;
@@ -19,6 +19,7 @@ use crate::task::topic::{Thaw, Topic, TopicBook, TopicPause};
 pub(super) struct Desk {
     pub files: RegistryFiles,
     pub book: SharedBook,
+    pub rules: SharedRules,
     pub clock: Clock,
     /// Which owner of the files this is.
     pub owner: ShardEpoch,
@@ -54,14 +55,14 @@ impl Desk {
         let now = self.clock.now();
         let mut topic = Topic::clone(book.get(&name));
         f(&mut topic, now);
-        let line = line(now, by, action, &name, &topic.body);
+        let line = line(now, by, action, name.as_str(), &topic.body);
         self.files.put(self.owner, &name, &topic, &line)?;
         self.turn_to(book.with(name, topic))
     }
 
     pub(super) fn put(&self, put: PutTopic) -> NextBook {
         let bytes = put.body.len();
-        if bytes > limits::TOPIC_BODY_BYTES_MAX {
+        if bytes > limits::RESOURCE_BODY_BYTES_MAX {
             return Err(RegistryError::BodyTooLarge { bytes });
         }
         self.change(put.name, put.by, "topic.put", |topic, _| {
@@ -84,7 +85,13 @@ impl Desk {
         if let Some(by) = user.map(str::to_owned) {
             return Err(RegistryError::InUse { name, by });
         }
-        let line = line(self.clock.now(), delete.by, "topic.delete", &name, "");
+        let line = line(
+            self.clock.now(),
+            delete.by,
+            "topic.delete",
+            name.as_str(),
+            "",
+        );
         self.files.remove(self.owner, &name, &line)?;
         self.turn_to(book.without(&name))
     }
@@ -142,12 +149,13 @@ impl Desk {
     }
 }
 
-fn line(now: Now, by: String, action: &str, target: &TopicName, detail: &str) -> AuditLine {
+/// A line of the audit.
+pub(super) fn line(now: Now, by: String, action: &str, target: &str, detail: &str) -> AuditLine {
     AuditLine {
         at_ms: now.wall.0,
         by,
         action: action.to_owned(),
-        target: target.as_str().to_owned(),
+        target: target.to_owned(),
         detail: detail.to_owned(),
     }
 }

@@ -1,7 +1,10 @@
-//! The registry on the disk: a small sled database of topics, audit lines and one counter.
+//! The registry on the disk: a small sled database of topics and other resources, audit lines and one counter.
 //!
 //! ```text
 //!  topics   name          →  {"body": {…}, "version": 3, "pause": …, "thaw": 7, "thawing_held_ms": …}
+//!  calendars, schedules   name  →  {"version": 3, "at_ms": …, "by": …, "body": {…}}
+//!  versions  kind, 0, name, 0, version (u64)  →  the same, of each of the latest versions
+//!  positions name         →  what is remembered of a schedule beside what was said of it
 //!  audit    number (u64)  →  {"at_ms": …, "by": …, "action": …, "target": …, "detail": …}
 //!  (own)    "complete"    →  the key that signs URLs by which receivers complete later (32 bytes)
 //!  (own)    "thaw"        →  the highest number a thaw ever had (u32)
@@ -30,15 +33,18 @@ use uuid::Uuid;
 
 use crate::archive::backup::{TakeEntry, entries_of};
 use crate::clock::{DurationMs, SteadyMs, WallMs};
-use crate::engine::registry::SharedBook;
 use crate::engine::registry::held::{Content, Held};
+use crate::engine::registry::kind::{Kind, NO_LIMITS, Resource};
+use crate::engine::registry::{SharedBook, SharedRules};
 use crate::ids::ShardEpoch;
 use crate::limits;
+use crate::rule::book::{Kept, RuleBook};
+use crate::rule::{Calendar, Schedule};
 use crate::store::StoreError;
 use crate::store::database::{Database, ENTRY_BYTES_MAX, caught};
 use crate::task::history::note;
 use crate::task::model::PauseClock;
-use crate::task::spec::TopicName;
+use crate::task::spec::{ResourceName, TopicName};
 use crate::task::topic::{Thaw, Topic, TopicBook, TopicPause, TopicSettings};
 use crate::wire;
 
@@ -50,14 +56,10 @@ const CACHE_BYTES: u64 = 4 * 1024 * 1024;
 const FLUSH_EVERY_MS: u64 = 1_000;
 const THAW_KEY: &[u8] = b"thaw";
 const COMPLETION_KEY: &[u8] = b"complete";
-/// What was allowed when it was put stays allowed.
-const NO_LIMITS: wire::due::InLimits = wire::due::InLimits {
-    max_delay: limits::MAX_DELAY,
-    now: WallMs(0),
-};
 
-// A record is its topic's body, as it came, and numbers.
-const _: () = assert!(limits::TOPIC_BODY_BYTES_MAX + 1024 <= ENTRY_BYTES_MAX);
+// A record is its resource's body, as it came, numbers, and who put it.
+const _: () =
+    assert!(limits::RESOURCE_BODY_BYTES_MAX + 2 * limits::NOTE_BYTES_MAX <= ENTRY_BYTES_MAX);
 
 /// The registry's files. Clones share them; they outlive the actor's restarts.
 #[derive(Clone, Debug)]
@@ -72,6 +74,10 @@ pub struct RegistryFiles {
 #[derive(Debug)]
 struct Open {
     topics: sled::Tree,
+    /// By [`Kind`].
+    resources: [sled::Tree; Kind::ALL.len()],
+    versions: sled::Tree,
+    positions: sled::Tree,
     audit: sled::Tree,
     db: Database,
     /// Held while a change is made, its sync included: of an actor and the one that was given up before it, one at a
@@ -94,6 +100,19 @@ struct PauseRecord {
     freeze: bool,
     since_ms: i64,
     since_steady_ms: i64,
+}
+
+/// One version of a resource, as it is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Version {
+    /// Its number.
+    pub version: u64,
+    /// When it was put, in Unix milliseconds.
+    pub at_ms: i64,
+    /// By whom.
+    pub by: String,
+    /// The body, as it came.
+    pub body: Box<RawValue>,
 }
 
 /// One line of the audit. Each text is cut to 1 KiB when it is written.
@@ -134,12 +153,25 @@ impl RegistryFiles {
         Ok(TopicBook::default().renewed(self.with(Open::topics)?))
     }
 
-    /// Makes the files usable for a new actor: opens them anew if an error has closed them, and brings the book in
+    /// All other resources as they are stored.
+    ///
+    /// # Errors
+    /// When one can't be read; it is named.
+    pub fn rules(&self) -> Result<RuleBook, StoreError> {
+        self.with(Open::rules)
+    }
+
+    /// Makes the files usable for a new actor: opens them anew if an error has closed them, and brings both books in
     /// step with what is stored. Whether the change that met the error counts is decided here.
     ///
     /// # Errors
     /// When they can't be opened or read; the actor can't be started then.
-    pub fn recover(&self, owner: ShardEpoch, book: &SharedBook) -> Result<(), StoreError> {
+    pub fn recover(
+        &self,
+        owner: ShardEpoch,
+        book: &SharedBook,
+        rules: &SharedRules,
+    ) -> Result<(), StoreError> {
         self.owner.fetch_max(owner.0, Ordering::SeqCst);
         // A start that was given up may come by here as well: the database lets one of them open it.
         let is_closed = self.open.lock().is_none();
@@ -153,10 +185,12 @@ impl RegistryFiles {
             let file = self.path.clone();
             return Err(StoreError::Held { file });
         }
-        let stored = self.with(Open::topics)?;
+        let (stored, stored_rules) = self.with(|open| Ok((open.topics()?, open.rules()?)))?;
         let mut book = book.write();
+        let mut rules = rules.write();
         self.check(owner)?;
         *book = Arc::new(book.renewed(stored));
+        *rules = Arc::new(stored_rules);
         Ok(())
     }
 
@@ -179,14 +213,13 @@ impl RegistryFiles {
     ) -> Result<(), StoreError> {
         self.with(|open| {
             let record = encode(topic).map_err(|error| open.db.corrupt(name, error))?;
-            let check = || self.check(owner);
-            open.change(&check, Some((name, Some(&record))), 1, topic.thaw, || {
-                open.note(std::slice::from_ref(line))?;
-                open.count_thaw(topic.thaw)?;
-                let put = open.topics.insert(name.as_str(), record.as_slice());
-                put.map(drop)
-                    .map_err(|error| open.db.failed("write", error))
-            })
+            let edit = Edit {
+                place: Place::Topics,
+                key: name.as_str().as_bytes(),
+                record: Some(&record),
+            };
+            let lines = std::slice::from_ref(line);
+            open.change(&|| self.check(owner), &[edit], lines, topic.thaw)
         })
     }
 
@@ -197,22 +230,145 @@ impl RegistryFiles {
         name: &TopicName,
         line: &AuditLine,
     ) -> Result<(), StoreError> {
+        let edit = Edit {
+            place: Place::Topics,
+            key: name.as_str().as_bytes(),
+            record: None,
+        };
+        let lines = std::slice::from_ref(line);
+        self.with(|open| open.change(&|| self.check(owner), &[edit], lines, 0))
+    }
+
+    /// Stores a resource, its version and the audit line of it, in one sync.
+    pub(super) fn put_kept<T>(
+        &self,
+        owner: ShardEpoch,
+        kind: Kind,
+        name: &ResourceName,
+        kept: &Kept<T>,
+        line: &AuditLine,
+    ) -> Result<(), StoreError> {
         self.with(|open| {
-            let check = || self.check(owner);
-            open.change(&check, Some((name, None)), 1, 0, || {
-                open.note(std::slice::from_ref(line))?;
-                let removed = open.topics.remove(name.as_str());
-                removed
-                    .map(drop)
-                    .map_err(|error| open.db.failed("write", error))
+            let corrupt = |error| open.db.corrupt(format_args!("{kind} {name}"), error);
+            let record = serde_json::to_vec(&Version {
+                version: kept.version,
+                at_ms: kept.changed_at.0,
+                by: note(&line.by),
+                body: RawValue::from_string(kept.body.clone()).map_err(corrupt)?,
+            });
+            let record = record.map_err(corrupt)?;
+            let key = version_key(kind, name, kept.version);
+            let oldest = kept.version.checked_sub(limits::RESOURCE_VERSIONS_KEPT);
+            let oldest = oldest.map(|version| version_key(kind, name, version));
+            let mut edits = vec![
+                Edit {
+                    place: Place::Versions,
+                    key: &key,
+                    record: Some(&record),
+                },
+                Edit {
+                    place: Place::Kept(kind),
+                    key: name.as_str().as_bytes(),
+                    record: Some(&record),
+                },
+            ];
+            edits.extend(oldest.as_deref().map(|key| Edit {
+                place: Place::Versions,
+                key,
+                record: None,
+            }));
+            let lines = std::slice::from_ref(line);
+            open.change(&|| self.check(owner), &edits, lines, 0)
+        })
+    }
+
+    /// Removes a resource, all its versions but the last, which the next one's number follows from, and what is
+    /// remembered of it; stores the audit line of it; in one sync.
+    pub(super) fn remove_kept(
+        &self,
+        owner: ShardEpoch,
+        kind: Kind,
+        name: &ResourceName,
+        line: &AuditLine,
+    ) -> Result<(), StoreError> {
+        self.with(|open| {
+            let versions = open.versions_of(kind, name)?;
+            let older = versions.iter().skip(1);
+            let older: Vec<_> = older
+                .map(|version| version_key(kind, name, version.version))
+                .collect();
+            let key = name.as_str().as_bytes();
+            let gone = |place, key| Edit {
+                place,
+                key,
+                record: None,
+            };
+            let mut edits = vec![gone(Place::Kept(kind), key)];
+            if kind == Kind::Schedule {
+                edits.push(gone(Place::Positions, key));
+            }
+            edits.extend(older.iter().map(|key| gone(Place::Versions, key)));
+            let lines = std::slice::from_ref(line);
+            open.change(&|| self.check(owner), &edits, lines, 0)
+        })
+    }
+
+    /// The highest number that a version of the resource ever had.
+    pub(super) fn last_version(&self, kind: Kind, name: &ResourceName) -> Result<u64, StoreError> {
+        let versions = self.versions(kind, name)?;
+        Ok(versions.first().map_or(0, |last| last.version))
+    }
+
+    /// The versions that are kept of a resource, the latest first.
+    pub(super) fn versions(
+        &self,
+        kind: Kind,
+        name: &ResourceName,
+    ) -> Result<Vec<Version>, StoreError> {
+        self.with(|open| open.versions_of(kind, name))
+    }
+
+    /// Stores positions, in one sync.
+    pub(super) fn store_positions(
+        &self,
+        owner: ShardEpoch,
+        positions: &[(ResourceName, Option<String>)],
+    ) -> Result<(), StoreError> {
+        let edit = |(name, text): &'_ (ResourceName, Option<String>)| {
+            (
+                name.clone(),
+                text.as_ref().map(|text| text.clone().into_bytes()),
+            )
+        };
+        let positions: Vec<_> = positions.iter().map(edit).collect();
+        let edits: Vec<Edit<'_>> = positions
+            .iter()
+            .map(|(name, record)| Edit {
+                place: Place::Positions,
+                key: name.as_str().as_bytes(),
+                record: record.as_deref(),
             })
+            .collect();
+        self.with(|open| open.change(&|| self.check(owner), &edits, &[], 0))
+    }
+
+    /// All positions.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub fn positions(&self) -> Result<Vec<(String, String)>, StoreError> {
+        self.with(|open| {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let stored = open.positions.iter();
+            let stored = stored.map(|entry| entry.map(|(name, it)| (text(&name), text(&it))));
+            let stored: Result<_, _> = stored.collect();
+            stored.map_err(|error| open.db.failed("read", error))
         })
     }
 
     /// Stores audit lines, in one sync.
     pub(super) fn note(&self, owner: ShardEpoch, lines: &[AuditLine]) -> Result<(), StoreError> {
-        let check = || self.check(owner);
-        self.with(|open| open.change(&check, None, lines.len(), 0, || open.note(lines)))
+        self.with(|open| open.change(&|| self.check(owner), &[], lines, 0))
     }
 
     /// The number of the next thaw: higher than that of any thaw that ever was.
@@ -269,6 +425,9 @@ impl Open {
             tree.map_err(|error| db.failed("open", error))
         };
         let (topics, audit) = (tree("topics")?, tree("audit")?);
+        let (versions, positions) = (tree("versions")?, tree("positions")?);
+        let [calendars, schedules] = Kind::ALL.map(|kind| tree(kind.words()));
+        let resources = [calendars?, schedules?];
         // A killed process may have left something in the page cache only, and it is acted upon from here on.
         db.sync()?;
         let mut found = Content {
@@ -280,38 +439,104 @@ impl Open {
             let (name, record) = stored.map_err(|error| db.failed("read", error))?;
             found = found.with_topic(&name, None, Some(&record));
         }
+        for (kind, tree) in Kind::ALL.into_iter().zip(&resources) {
+            for stored in tree {
+                let (name, record) = stored.map_err(|error| db.failed("read", error))?;
+                found = found.with_resource(kind, &name, None, Some(&record));
+            }
+        }
         let held = Mutex::new(Held::open(path, found)?);
         Ok(Self {
             topics,
+            resources,
+            versions,
+            positions,
             audit,
             db,
             held,
         })
     }
 
-    /// Makes a change durable: of a topic's record (`None` removes it), with so many audit lines and perhaps a thaw.
+    /// Makes a change durable: of entries, with audit lines, and perhaps with the number of a thaw. At most one entry
+    /// of it is tallied, so that a change that a crash cuts off has happened or has not.
     fn change(
         &self,
         may_change: &dyn Fn() -> Result<(), StoreError>,
-        topic: Option<(&TopicName, Option<&[u8]>)>,
-        lines: usize,
+        edits: &[Edit<'_>],
+        lines: &[AuditLine],
         thaw: u32,
-        make: impl FnOnce() -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut held = self.held.lock();
         may_change()?;
         let mut next = held.now();
         next.thaw = next.thaw.max(thaw);
-        next.audit_next += lines as u64;
-        if let Some((name, record)) = topic {
-            let before = self.topics.get(name.as_str());
-            let before = before.map_err(|error| self.db.failed("read", error))?;
-            next = next.with_topic(name.as_str().as_bytes(), before.as_deref(), record);
+        next.audit_next += lines.len() as u64;
+        for edit in edits {
+            let before = || {
+                let before = self.tree(edit.place).get(edit.key);
+                before.map_err(|error| self.db.failed("read", error))
+            };
+            next = match edit.place {
+                Place::Topics => next.with_topic(edit.key, before()?.as_deref(), edit.record),
+                Place::Kept(kind) => {
+                    next.with_resource(kind, edit.key, before()?.as_deref(), edit.record)
+                }
+                Place::Versions | Place::Positions => next,
+            };
         }
         held.announce(next)?;
-        make()?;
+        self.note(lines)?;
+        self.count_thaw(thaw)?;
+        for edit in edits {
+            let tree = self.tree(edit.place);
+            let done = match edit.record {
+                Some(record) => tree.insert(edit.key, record),
+                None => tree.remove(edit.key),
+            };
+            done.map_err(|error| self.db.failed("write", error))?;
+        }
         self.db.sync()?;
         held.settle()
+    }
+
+    fn tree(&self, place: Place) -> &sled::Tree {
+        match place {
+            Place::Topics => &self.topics,
+            Place::Kept(kind) => &self.resources[kind as usize],
+            Place::Versions => &self.versions,
+            Place::Positions => &self.positions,
+        }
+    }
+
+    fn rules(&self) -> Result<RuleBook, StoreError> {
+        let mut book = RuleBook::default();
+        self.read_kept::<Calendar>(&mut book)?;
+        self.read_kept::<Schedule>(&mut book)?;
+        Ok(book)
+    }
+
+    fn read_kept<R: Resource>(&self, book: &mut RuleBook) -> Result<(), StoreError> {
+        for stored in &self.resources[R::KIND as usize] {
+            let (name, record) = stored.map_err(|error| self.db.failed("read", error))?;
+            let kept = kept::<R>(&name, &record).map_err(|why| {
+                let (kind, name) = (R::KIND, String::from_utf8_lossy(&name));
+                self.db.corrupt(format_args!("{kind} {name}"), why)
+            })?;
+            R::all_mut(book).insert(kept.0, Arc::new(kept.1));
+        }
+        Ok(())
+    }
+
+    fn versions_of(&self, kind: Kind, name: &ResourceName) -> Result<Vec<Version>, StoreError> {
+        let all = self.versions.scan_prefix(version_prefix(kind, name)).rev();
+        all.map(|stored| {
+            let (_, record) = stored.map_err(|error| self.db.failed("read", error))?;
+            serde_json::from_slice(&record).map_err(|error| {
+                self.db
+                    .corrupt(format_args!("a version of {kind} {name}"), error)
+            })
+        })
+        .collect()
     }
 
     fn topics(&self) -> Result<Vec<(TopicName, Topic)>, StoreError> {
@@ -374,6 +599,48 @@ impl Open {
             })
             .collect()
     }
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy)]
+enum Place {
+    Topics,
+    Kept(Kind),
+    Versions,
+    Positions,
+}
+
+/// What becomes of an entry: a record, or nothing.
+struct Edit<'a> {
+    place: Place,
+    key: &'a [u8],
+    record: Option<&'a [u8]>,
+}
+
+fn version_prefix(kind: Kind, name: &ResourceName) -> Vec<u8> {
+    let parts = [kind.words().as_bytes(), name.as_str().as_bytes(), b""];
+    parts.join(&0)
+}
+
+fn version_key(kind: Kind, name: &ResourceName, version: u64) -> Vec<u8> {
+    let mut key = version_prefix(kind, name);
+    key.extend(version.to_be_bytes());
+    key
+}
+
+fn kept<R: Resource>(name: &[u8], record: &[u8]) -> Result<(ResourceName, Kept<R>), String> {
+    let name = std::str::from_utf8(name).map_err(|error| error.to_string())?;
+    let name = ResourceName::parse(name).map_err(|error| error.to_string())?;
+    let record: Version = serde_json::from_slice(record).map_err(|error| error.to_string())?;
+    let body = record.body.get();
+    let meaning = R::read(body.as_bytes(), &NO_LIMITS).map_err(|problem| problem.to_string())?;
+    let kept = Kept {
+        meaning,
+        body: body.to_owned(),
+        version: record.version,
+        changed_at: WallMs(record.at_ms),
+    };
+    Ok((name, kept))
 }
 
 fn last_thaw(db: &Database) -> Result<u32, StoreError> {
@@ -463,6 +730,13 @@ impl RegistryFiles {
     /// Where the database is.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Takes a resource's record away, and tells nobody.
+    pub(super) fn lose(&self, kind: Kind, name: &str) {
+        let open = self.open.lock().clone().expect("it is open");
+        let lost = open.resources[kind as usize].remove(name);
+        assert!(lost.expect("it is written").is_some());
     }
 
     /// Puts something else in the place of a topic's record.

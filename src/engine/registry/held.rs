@@ -1,7 +1,7 @@
 //! What the registry's database should hold, told beside it.
 //!
 //! sled reads a damaged file as far as it is good, or around what is not, and says nothing; and the registry has no
-//! journal that would know better. So a small file, `HELD`, keeps a tally of the topics and how far the counters are.
+//! journal that would know better. So a small file, `HELD`, keeps a tally of the topics and other resources, and how far the counters are.
 //! It is written before a change, with what was and what will be, and again after it; a database that is neither is
 //! refused by name.
 //!
@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::registry::kind::Kind;
 use crate::store::StoreError;
 use crate::store::codec::Tally;
 
@@ -35,6 +36,12 @@ pub(super) struct Content {
     pub thaw: u32,
     /// The number of the next audit line.
     pub audit_next: u64,
+    /// How many other resources; none where older versions wrote.
+    #[serde(default)]
+    pub resources: u64,
+    /// The sum of the hashes of their kinds, names and records.
+    #[serde(default)]
+    pub resources_sum: u64,
 }
 
 impl Content {
@@ -45,21 +52,47 @@ impl Content {
         before: Option<&[u8]>,
         after: Option<&[u8]>,
     ) -> Self {
-        let (count, sum) = (self.topics, self.sum);
-        let mut tally = Tally { count, sum };
-        let entry = |record: &[u8]| [name, &[0], record].concat();
-        if let Some(record) = before {
-            tally.take(&entry(record));
-        }
-        if let Some(record) = after {
-            tally.add(&entry(record));
-        }
+        let tally = changed((self.topics, self.sum), &[name], before, after);
         Self {
             topics: tally.count,
             sum: tally.sum,
             ..self
         }
     }
+
+    /// The same for another resource's record.
+    pub(super) fn with_resource(
+        self,
+        kind: Kind,
+        name: &[u8],
+        before: Option<&[u8]>,
+        after: Option<&[u8]>,
+    ) -> Self {
+        let place = [kind.words().as_bytes(), name];
+        let tally = changed((self.resources, self.resources_sum), &place, before, after);
+        Self {
+            resources: tally.count,
+            resources_sum: tally.sum,
+            ..self
+        }
+    }
+}
+
+fn changed(
+    (count, sum): (u64, u64),
+    place: &[&[u8]],
+    before: Option<&[u8]>,
+    after: Option<&[u8]>,
+) -> Tally {
+    let mut tally = Tally { count, sum };
+    let entry = |record: &[u8]| [&place.join(&0), &[0][..], record].concat();
+    if let Some(record) = before {
+        tally.take(&entry(record));
+    }
+    if let Some(record) = after {
+        tally.add(&entry(record));
+    }
+    tally
 }
 
 /// The file, as it stands.
@@ -74,7 +107,11 @@ impl Told {
     fn allows(&self, found: &Content) -> bool {
         let (was, is) = (&self.was, &self.is);
         let topics = |it: &Content| (it.topics, it.sum) == (found.topics, found.sum);
+        let resources = |it: &Content| {
+            (it.resources, it.resources_sum) == (found.resources, found.resources_sum)
+        };
         (topics(was) || topics(is))
+            && (resources(was) || resources(is))
             && (was.thaw..=is.thaw).contains(&found.thaw)
             && (was.audit_next..=is.audit_next).contains(&found.audit_next)
     }
@@ -100,11 +137,13 @@ impl Held {
                 Some(told) if told.allows(&found) => {}
                 Some(told) => {
                     let why = format!(
-                        "{} topics, thaw {} and audit line {} were found, where {} topics, thaw {} and audit line {} had been stored, or others: its file was damaged",
+                        "{} topics, {} other resources, thaw {} and audit line {} were found, where {} topics, {} other resources, thaw {} and audit line {} had been stored, or others: its file was damaged",
                         found.topics,
+                        found.resources,
                         found.thaw,
                         found.audit_next,
                         told.is.topics,
+                        told.is.resources,
                         told.is.thaw,
                         told.is.audit_next
                     );

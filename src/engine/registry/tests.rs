@@ -1,5 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+mod resources;
+
 use std::fs;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -31,9 +33,11 @@ impl Registry {
     fn under(directory: tempfile::TempDir, clock: Clock) -> Self {
         let files = RegistryFiles::open(directory.path()).unwrap();
         let book = Arc::new(RwLock::new(Arc::new(files.book().unwrap())));
+        let rules = Arc::new(RwLock::new(Arc::new(files.rules().unwrap())));
         let desk = Desk {
             files,
             book,
+            rules,
             clock,
             owner: OWNER,
         };
@@ -256,7 +260,7 @@ fn the_number_of_a_thaw_never_falls_even_over_a_delete_and_a_restart() {
 #[test]
 fn a_body_is_bounded_and_the_largest_ones_never_leave_the_log() {
     let registry = Registry::new();
-    let most = limits::TOPIC_BODY_BYTES_MAX;
+    let most = limits::RESOURCE_BODY_BYTES_MAX;
     let refused = registry.put("a", &body_of(most + 1)).unwrap_err();
     assert!(
         matches!(refused, RegistryError::BodyTooLarge { bytes } if bytes == most + 1),
@@ -338,7 +342,8 @@ fn after_an_error_nothing_is_done_until_the_files_are_opened_anew() {
     assert!(!registry.is_known("b"));
     let edition = registry.desk.book.read().edition();
     let book = &registry.desk.book;
-    registry.desk.files.recover(OWNER, book).unwrap();
+    let rules = &registry.desk.rules;
+    registry.desk.files.recover(OWNER, book, rules).unwrap();
     // What met the error was in doubt: the disk has decided.
     assert!(registry.is_known("a") && registry.is_known("b"));
     assert!(registry.desk.book.read().edition() > edition);
@@ -350,7 +355,8 @@ fn an_owner_that_was_given_up_and_wakes_changes_nothing() {
     let registry = Registry::new();
     registry.put("a", "{}").unwrap();
     let (files, book) = (&registry.desk.files, &registry.desk.book);
-    files.recover(ShardEpoch(2), book).unwrap();
+    let rules = &registry.desk.rules;
+    files.recover(ShardEpoch(2), book, rules).unwrap();
     let stale = |done: Result<(), RegistryError>| {
         matches!(
             done,
@@ -365,6 +371,7 @@ fn an_owner_that_was_given_up_and_wakes_changes_nothing() {
     let successor = Desk {
         files: files.clone(),
         book: book.clone(),
+        rules: rules.clone(),
         clock: registry.desk.clock.clone(),
         owner: ShardEpoch(2),
     };
@@ -389,8 +396,9 @@ fn the_actor_leaves_after_an_error_and_says_why() {
         registry.desk.book.clone(),
         registry.desk.clock.clone(),
     );
+    let rules = registry.desk.rules.clone();
     let actor = RegistryActor::start_in_arbiter(&on, move |_| {
-        RegistryActor::new(files, book, clock, child, thread)
+        RegistryActor::new(files, book, rules, clock, child, thread)
     });
     let ask = |message| {
         let asked = actor.send(message);

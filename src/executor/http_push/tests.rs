@@ -646,6 +646,23 @@ fn the_deadline_follows_a_clock_that_a_test_moves() {
 }
 
 #[test]
+fn an_answer_that_came_while_the_process_stood_still_counts() {
+    let bench = Bench::with(Clock::by_hand(WallMs(0)), true);
+    let (come, comes) = channel();
+    let (url, seen) = serve(move |stream, seen| {
+        seen.send(Seen::Request(read_request(stream))).ok();
+        comes.recv().unwrap();
+        stream.write_all(&answer("200 OK", b"7")).ok();
+        wait_for_close(stream);
+    });
+    bench.run(bench.attempt(get(&url), LONG));
+    request_seen(&seen);
+    bench.clock.advance(DurationMs(2 * LONG.0));
+    come.send(()).unwrap();
+    assert_eq!(bench.report().outcome, succeeded(Some("7")));
+}
+
+#[test]
 fn a_cancel_closes_the_connection() {
     let bench = Bench::new();
     let (url, seen) = receiver(b"");

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::clock::{DurationMs, WallMs};
 use crate::executor::handler::{HandlerLimits, handler};
-use crate::executor::{AttemptReport, Handlers, ReportSink};
+use crate::executor::{AttemptReport, Commands, Handlers, ReportSink};
 use crate::ids::{AttemptNumber, AttemptToken, SlotMap, TaskId};
 use crate::shard::attempts::Attempts;
 use crate::shard::completion::Completions;
@@ -114,6 +114,7 @@ impl Bench {
         let outlets = Outlets {
             executors: Arc::new(Executors::new(
                 handlers,
+                Commands::new(None, clock.clone()),
                 Arc::new(Sink(report)),
                 clock.clone(),
             )),

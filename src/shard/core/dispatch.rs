@@ -128,12 +128,12 @@ impl ShardCore {
             _ if held => self.stand(id, Place::Held, now),
             Action::None => self.dispatch(id, now),
             // Whoever waits for a slot already goes first.
-            Action::Http(_) | Action::Handler { .. } | Action::Poll(_)
+            Action::Http(_) | Action::Handler { .. } | Action::Command(_) | Action::Poll(_)
                 if self.slots.of(Track::of(&task)).nobody_waits() && self.has_room_for(id) =>
             {
                 self.dispatch(id, now);
             }
-            Action::Http(_) | Action::Handler { .. } | Action::Poll(_) => {
+            Action::Http(_) | Action::Handler { .. } | Action::Command(_) | Action::Poll(_) => {
                 self.stand(id, Place::Queued, now);
             }
         }

@@ -28,8 +28,8 @@ use crate::task::model::{
 };
 use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
 use crate::task::spec::{
-    Action, Class, Delivery, HttpAction, NameError, Poll, RawJson, TaskKey, TaskSpec, Timeouts,
-    TopicName,
+    Action, Class, CommandAction, Delivery, HttpAction, NameError, Poll, RawJson, TaskKey,
+    TaskSpec, Timeouts, TopicName,
 };
 
 /// How attempts end: the names of outcomes and, where a task ended without one, of reasons. Only appended to.
@@ -49,7 +49,15 @@ const OUTCOMES: [&str; 12] = [
 ];
 
 /// Who makes attempts: the kinds of actions. Only appended to.
-const EXECUTORS: [&str; 6] = ["http", "pull", "handler", "none", "poll", "complete_only"];
+const EXECUTORS: [&str; 7] = [
+    "http",
+    "pull",
+    "handler",
+    "none",
+    "poll",
+    "complete_only",
+    "command",
+];
 
 fn place_in(table: &[&str], word: &str) -> u8 {
     let place = table.iter().position(|known| *known == word);
@@ -291,6 +299,12 @@ enum ActionV1<'a> {
         failed_if: Option<&'a str>,
     },
     CompleteOnly,
+    Command {
+        program: &'a str,
+        args: Vec<&'a str>,
+        env: Vec<(&'a str, &'a str)>,
+        cwd: Option<&'a str>,
+    },
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -703,6 +717,17 @@ impl<'a> From<&'a Action> for ActionV1<'a> {
             },
             Action::Pull => Self::Pull,
             Action::Handler { name } => Self::Handler { name },
+            Action::Command(CommandAction {
+                program,
+                args,
+                env,
+                cwd,
+            }) => Self::Command {
+                program,
+                args: args.iter().map(String::as_str).collect(),
+                env: pairs(env),
+                cwd: cwd.as_deref(),
+            },
             Action::None => Self::None,
             Action::Poll(poll) => poll.as_ref().into(),
             Action::CompleteOnly => Self::CompleteOnly,
@@ -1132,6 +1157,17 @@ impl From<ActionV1<'_>> for Action {
             ActionV1::Handler { name } => Self::Handler {
                 name: name.to_owned(),
             },
+            ActionV1::Command {
+                program,
+                args,
+                env,
+                cwd,
+            } => Self::Command(CommandAction {
+                program: program.to_owned(),
+                args: args.into_iter().map(str::to_owned).collect(),
+                env: owned_pairs(env),
+                cwd: cwd.map(str::to_owned),
+            }),
             ActionV1::None => Self::None,
         }
     }
@@ -1326,6 +1362,12 @@ mod tests {
         let handler = Action::Handler {
             name: String::new(),
         };
+        let command = Action::Command(CommandAction {
+            program: String::new(),
+            args: Vec::new(),
+            env: Vec::new(),
+            cwd: None,
+        });
         for action in [
             Action::Http(http),
             Action::Pull,
@@ -1333,6 +1375,7 @@ mod tests {
             Action::None,
             poll,
             Action::CompleteOnly,
+            command,
         ] {
             let word = action.kind();
             assert_eq!(word_at(&EXECUTORS, place_in(&EXECUTORS, word)), Ok(word));

@@ -45,7 +45,7 @@ pub mod salvage;
 mod tests;
 mod tree;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -106,8 +106,15 @@ pub struct LocalHome {
 impl LocalHome {
     /// The shards under `<data>/shards`. Nothing is opened yet.
     pub fn new(data: &Path, options: LocalOptions) -> Self {
-        Self::with_journal(data, options, |path| {
-            Ok(Box::new(JournalDirectory::open(path)?))
+        let opened = Mutex::new(HashSet::new());
+        Self::with_journal(data, options, move |path| {
+            let is_known = opened.lock().contains(path);
+            let directory = match is_known {
+                true => JournalDirectory::open_again(path)?,
+                false => JournalDirectory::open(path)?,
+            };
+            opened.lock().insert(path.to_owned());
+            Ok(Box::new(directory))
         })
     }
 

@@ -53,8 +53,15 @@ const OUTCOMES: [(&str, &str); 12] = same_words([
     "refused",
     "not_yet",
 ]);
-const EXECUTORS: [(&str, &str); 6] =
-    same_words(["http", "pull", "handler", "none", "poll", "complete_only"]);
+const EXECUTORS: [(&str, &str); 7] = same_words([
+    "http",
+    "pull",
+    "handler",
+    "none",
+    "poll",
+    "complete_only",
+    "command",
+]);
 
 const fn same_words<const N: usize>(words: [&'static str; N]) -> [(&'static str, &'static str); N] {
     let mut pairs = [("", ""); N];

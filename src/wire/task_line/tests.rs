@@ -113,6 +113,19 @@ fn sane(mut task: Task) -> Task {
     if let Action::Handler { name } = &mut spec.action {
         *name = format!("handler-{}", name.len());
     }
+    if let Action::Command(command) = &mut spec.action {
+        let numbered = |n: usize| (format!("NAME_{n}"), n.to_string());
+        command.program = format!("/bin/{}", command.program.len());
+        command
+            .args
+            .iter_mut()
+            .for_each(|arg| *arg = arg.replace('\0', ""));
+        command.env = (0..command.env.len()).map(numbered).collect();
+        command.cwd = command
+            .cwd
+            .as_ref()
+            .map(|dir| format!("/srv/{}", dir.len()));
+    }
     spec.timeouts.attempt = DurationMs(10 + spec.timeouts.attempt.0 % 86_000_000);
     spec.timeouts.grace = length(spec.timeouts.grace, 600_000);
     spec.timeouts.total = spec

@@ -12,7 +12,7 @@ use crate::ids::{AttemptNumber, AttemptToken, ShardId, Slot, TaskId};
 use crate::task::history::{AttemptRecord, Change};
 use crate::task::model::{DeadReason, Due, LastOutcome, LiveAttempt, WaitingFor};
 use crate::task::retry::{Backoff, DELAY_MAX, OnFailure, RetryPolicy};
-use crate::task::spec::{Action, Class, Delivery, HttpAction, Timeouts, TopicName};
+use crate::task::spec::{Action, Class, CommandAction, Delivery, HttpAction, Timeouts, TopicName};
 use crate::task::topic::{PartialTimeouts, Topic};
 use crate::task::{NewTask, TaskSpec};
 use crate::wire::task_in::create;
@@ -209,6 +209,17 @@ fn an_action() -> impl Strategy<Value = Action> {
         Just(Action::Pull),
         Just(Action::None),
         a_text().prop_map(|name| Action::Handler { name }),
+        (
+            a_text(),
+            prop::collection::vec(a_text(), 0..3),
+            prop::option::of("/[a-z]{1,5}")
+        )
+            .prop_map(|(name, args, cwd)| Action::Command(CommandAction {
+                program: format!("/{}", name.replace(['/', '.'], "")),
+                args,
+                env: vec![("REGION".to_owned(), name)],
+                cwd,
+            })),
         (method, headers, statuses, "[a-z]{0,9}").prop_map(
             |(method, headers, expect_status, path)| {
                 Action::Http(HttpAction {

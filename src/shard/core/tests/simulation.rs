@@ -108,7 +108,7 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
                     fixture = fixture.at_most_once();
                 }
                 match when {
-                    When::At(instant) => fixture.due_at(instant),
+                    When::At(instant) | When::Missed(instant) => fixture.due_at(instant),
                     When::After(length) => fixture.due_in(length),
                 }
             },

@@ -76,18 +76,30 @@ pub struct JournalDirectory {
 impl JournalDirectory {
     /// Opens `path`, created if need be. In `<data>/shards/NNN/journal` all four names are durable on return.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
-        let failed = |source| JournalError::Io {
-            doing: "opening",
-            file: path.to_owned(),
-            source,
-        };
-        directory::make(path).map_err(failed)?;
-        let path = path.canonicalize().map_err(failed)?;
-        for above in path.ancestors().skip(1).take(4) {
-            directory::sync(above).map_err(failed)?;
+        let opened = Self::open_again(path)?;
+        for above in opened.path.ancestors().skip(1).take(4) {
+            directory::sync(above).map_err(opening(path))?;
         }
-        let handle = File::open(&path).map_err(failed)?;
+        Ok(opened)
+    }
+
+    /// The same of one that this process has opened before, so that its names are durable. To sync those above it anew
+    /// would wait for whatever else is written there.
+    pub fn open_again(path: &Path) -> Result<Self, JournalError> {
+        directory::make(path).map_err(opening(path))?;
+        let path = path.canonicalize().map_err(opening(path))?;
+        let handle = File::open(&path).map_err(opening(&path))?;
         Ok(Self { path, handle })
+    }
+}
+
+fn opening(path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+    let file = path.to_owned();
+    let doing = "opening";
+    move |source| JournalError::Io {
+        doing,
+        file,
+        source,
     }
 }
 

@@ -1,0 +1,136 @@
+//! The kinds of resources that are kept by name under growing versions, all in one way.
+//!
+//! To add a kind: give [`Kind`] a word and a tree, [`RuleBook`] a field, and its type a [`Resource`] that reads its body;
+//! then the registry stores it, numbers its versions, keeps the older ones, and refuses to delete what another one needs.
+
+use std::fmt;
+
+use crate::clock::WallMs;
+use crate::limits;
+use crate::rule::book::{Named, RuleBook};
+use crate::rule::{Calendar, Schedule};
+use crate::task::spec::ResourceName;
+use crate::wire;
+use crate::wire::due::InLimits;
+use crate::wire::problem::Problem;
+
+/// What was allowed when it was put stays allowed.
+pub(super) const NO_LIMITS: InLimits = InLimits {
+    max_delay: limits::MAX_DELAY,
+    now: WallMs(0),
+};
+
+/// Which kind.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    /// When people work.
+    Calendar,
+    /// What repeats.
+    Schedule,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Calendar, Self::Schedule];
+
+    /// The word for one.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Calendar => "calendar",
+            Self::Schedule => "schedule",
+        }
+    }
+
+    /// The word for many: in paths, and the name of the tree that holds them.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Calendar => "calendars",
+            Self::Schedule => "schedules",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// Another resource that one rests on.
+pub type Need = (Kind, ResourceName);
+
+/// What a resource of one kind says.
+pub trait Resource: Clone + fmt::Debug + Send + Sync + 'static {
+    /// Its kind.
+    const KIND: Kind;
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// 400, 422.
+    fn read(body: &[u8], limits: &InLimits) -> Result<Self, Problem>;
+
+    /// All of its kind.
+    fn all(book: &RuleBook) -> &Named<Self>;
+
+    /// All of its kind, to be changed.
+    fn all_mut(book: &mut RuleBook) -> &mut Named<Self>;
+
+    /// What must be there as long as it is.
+    fn needs(&self) -> Vec<Need> {
+        Vec::new()
+    }
+}
+
+impl Resource for Calendar {
+    const KIND: Kind = Kind::Calendar;
+
+    fn read(body: &[u8], _: &InLimits) -> Result<Self, Problem> {
+        wire::calendar::calendar(body)
+    }
+
+    fn all(book: &RuleBook) -> &Named<Self> {
+        &book.calendars
+    }
+
+    fn all_mut(book: &mut RuleBook) -> &mut Named<Self> {
+        &mut book.calendars
+    }
+}
+
+impl Resource for Schedule {
+    const KIND: Kind = Kind::Schedule;
+
+    fn read(body: &[u8], limits: &InLimits) -> Result<Self, Problem> {
+        wire::schedule::schedule(body, limits)
+    }
+
+    fn all(book: &RuleBook) -> &Named<Self> {
+        &book.schedules
+    }
+
+    fn all_mut(book: &mut RuleBook) -> &mut Named<Self> {
+        &mut book.schedules
+    }
+}
+
+/// Whether a resource is there.
+pub(super) fn is_there(book: &RuleBook, (kind, name): &Need) -> bool {
+    match kind {
+        Kind::Calendar => book.calendars.contains_key(name),
+        Kind::Schedule => book.schedules.contains_key(name),
+    }
+}
+
+/// What rests on a resource, in words.
+pub(super) fn users(book: &RuleBook, need: &Need) -> Vec<String> {
+    fn of<R: Resource>(book: &RuleBook, need: &Need) -> Vec<String> {
+        let users = R::all(book)
+            .iter()
+            .filter(|(_, kept)| kept.meaning.needs().contains(need));
+        users
+            .map(|(name, _)| format!("{} {name}", R::KIND))
+            .collect()
+    }
+    [of::<Calendar>(book, need), of::<Schedule>(book, need)].concat()
+}

@@ -1,0 +1,403 @@
+//! One schedule on its way: a step at a time. Each step ends with at most one change of its position, which is stored
+//! before the next.
+
+use std::fmt;
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::clock::{DurationMs, WallMs};
+use crate::engine::error::EngineError;
+use crate::engine::handle::{Duetime, Origin};
+use crate::engine::schedules::{Position, Reply};
+use crate::rule::Schedule;
+use crate::rule::book::Kept;
+use crate::rule::schedule::{CatchUp, Overlap};
+use crate::shard::messages::{Target, VerbRefused};
+use crate::shard::query::TaskView;
+use crate::task::event::Event;
+use crate::task::model::{PauseClock, State};
+use crate::task::new_task::{NewTask, When};
+use crate::task::spec::{ResourceName, TaskKey, TopicName};
+
+/// How long before an occurrence is due the next one is stored, and the overlap is looked at: longer than a commit
+/// takes, shorter than anybody minds.
+const AHEAD: DurationMs = DurationMs(60);
+/// Who makes the tasks, as their logs say.
+const BY: &str = "schedule";
+
+/// See the module's header.
+pub(super) struct Course {
+    pub name: ResourceName,
+    pub position: Position,
+    /// The position is not stored yet.
+    pub is_dirty: bool,
+    /// When to look again.
+    pub wake: Wake,
+    /// Those who wait until it is settled.
+    pub replies: Vec<Reply>,
+}
+
+/// When a schedule is to be looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wake {
+    /// It can go on.
+    Now,
+    /// Something is to end first; by no clock that may step.
+    Soon,
+    /// Then.
+    At(WallMs),
+    /// When it is changed.
+    Never,
+}
+
+impl Wake {
+    /// Whether a step may bring it on.
+    pub fn has_come(self, now: WallMs) -> bool {
+        match self {
+            Self::Now | Self::Soon => true,
+            Self::At(at) => at <= now,
+            Self::Never => false,
+        }
+    }
+}
+
+/// What is known of an occurrence's task.
+enum Seen {
+    /// It ended, or there is none.
+    Over,
+    /// It has not been started.
+    Waiting,
+    /// It has been.
+    Started,
+}
+
+impl Course {
+    /// One that is stored.
+    pub fn at(name: ResourceName, position: Position) -> Self {
+        Self {
+            name,
+            position,
+            is_dirty: false,
+            wake: Wake::Now,
+            replies: Vec::new(),
+        }
+    }
+
+    /// One that begins.
+    pub fn new(name: ResourceName, position: Position) -> Self {
+        Self {
+            is_dirty: true,
+            ..Self::at(name, position)
+        }
+    }
+
+    /// Something has changed.
+    pub fn look_now(&mut self) {
+        self.wake = Wake::Now;
+    }
+
+    /// Goes on from now, as a course of its own.
+    pub fn resume(&mut self, kept: &Kept<Schedule>, now: WallMs) {
+        let stored_ms = self.position.stored_ms;
+        self.position = Position {
+            // Still to be called off, if the pause has not got there.
+            stored_ms,
+            version: 0,
+            runs: self.position.runs,
+            ran_ms: self.position.ran_ms,
+            topic: self.position.topic.clone(),
+            ..Position::begun(kept, now, false)
+        };
+    }
+
+    /// Whether it stands where its schedule and the wishes want it.
+    pub fn is_settled(&self) -> bool {
+        !self.is_dirty && (!self.position.is_paused || self.position.stored_ms.is_none())
+    }
+
+    /// One step; leaves the time of the next in `wake`.
+    pub async fn step(
+        &mut self,
+        engine: &Duetime,
+        kept: &Kept<Schedule>,
+        at_start: bool,
+    ) -> Result<(), EngineError> {
+        let now = engine.now().wall;
+        let is_another = self.position.version != kept.version;
+        if is_another || self.position.is_paused {
+            if let Some(at) = self.position.stored_ms.map(WallMs) {
+                self.call_off(engine, at, "its schedule was changed or is held")
+                    .await?;
+                self.change(|position| position.stored_ms = None);
+            } else if is_another {
+                self.begin(kept, now);
+            } else {
+                self.wake = Wake::Never;
+            }
+            return Ok(());
+        }
+        match self.position.stored_ms.map(WallMs) {
+            None => self.store_next(engine, kept, now, at_start).await,
+            Some(at) => self.let_go(engine, kept, at, now, at_start).await,
+        }
+    }
+
+    /// The schedule is new, or another one than before.
+    fn begin(&mut self, kept: &Kept<Schedule>, now: WallMs) {
+        let was_resumed = self.position.version == 0;
+        let position = match was_resumed {
+            true => Position {
+                version: kept.version,
+                topic: kept.meaning.topic.as_str().to_owned(),
+                ..self.position.clone()
+            },
+            false => Position::begun(kept, kept.changed_at.min(now), self.position.is_paused),
+        };
+        self.change(|it| *it = position);
+    }
+
+    /// There is none ahead: stores the next one, or deals with those that were missed.
+    async fn store_next(
+        &mut self,
+        engine: &Duetime,
+        kept: &Kept<Schedule>,
+        now: WallMs,
+        at_start: bool,
+    ) -> Result<(), EngineError> {
+        let schedule = &kept.meaning;
+        let last = WallMs(self.position.last_ms);
+        let next = schedule.next(last, kept.changed_at);
+        let Some(next) = next.filter(|_| self.has_runs_left(schedule, 0)) else {
+            self.wake = Wake::Never;
+            return Ok(());
+        };
+        if next > now {
+            self.make(engine, schedule, next, false).await?;
+            self.change(|position| position.stored_ms = Some(next.0));
+            return Ok(());
+        }
+        // It was missed.
+        let latest = schedule.latest(last, now, kept.changed_at).unwrap_or(next);
+        let chosen = match schedule.catch_up {
+            CatchUp::None => None,
+            CatchUp::Latest => Some(latest),
+            CatchUp::All => Some(next),
+        };
+        if at_start && chosen != Some(next) {
+            // A crash may have come between its task and its position.
+            self.call_off(engine, next, "it was missed").await?;
+        }
+        let Some(chosen) = chosen else {
+            self.change(|position| position.last_ms = latest.0);
+            return Ok(());
+        };
+        // One after the other, in their order.
+        if let Some(ran) = self.position.ran_ms.map(WallMs) {
+            let is_its_turn = match self.look(engine, ran).await? {
+                Seen::Over => true,
+                Seen::Waiting => false,
+                Seen::Started => schedule.overlap == Overlap::Allow,
+            };
+            if !is_its_turn {
+                self.wake = Wake::Soon;
+                return Ok(());
+            }
+        }
+        self.make(engine, schedule, chosen, true).await?;
+        self.change(|position| {
+            position.last_ms = chosen.0;
+            position.ran_ms = Some(chosen.0);
+            position.runs += 1;
+        });
+        Ok(())
+    }
+
+    /// One is stored: when its time comes, stores the next one and lets it go, unless it is to be left out or to wait.
+    async fn let_go(
+        &mut self,
+        engine: &Duetime,
+        kept: &Kept<Schedule>,
+        at: WallMs,
+        now: WallMs,
+        at_start: bool,
+    ) -> Result<(), EngineError> {
+        let schedule = &kept.meaning;
+        let due = schedule.due(self.name.as_str(), at);
+        let time = WallMs(due.0.saturating_sub_unsigned(AHEAD.0));
+        if time > now {
+            self.wake = Wake::At(time);
+            return Ok(());
+        }
+        let next = schedule.next(at, kept.changed_at);
+        if at_start && due <= now {
+            let is_latest = next.is_none_or(|next| next > now);
+            let is_dropped = match schedule.catch_up {
+                CatchUp::None => true,
+                CatchUp::Latest => !is_latest,
+                CatchUp::All => false,
+            };
+            // What had been started before the start is no matter of catching up.
+            if is_dropped && matches!(self.look(engine, at).await?, Seen::Waiting) {
+                return self.leave_out(engine, at, "it was missed").await;
+            }
+        }
+        if schedule.overlap != Overlap::Allow
+            && let Some(ran) = self.position.ran_ms.map(WallMs)
+            && !matches!(self.look(engine, ran).await?, Seen::Over)
+            && matches!(self.look(engine, at).await?, Seen::Waiting)
+        {
+            let waits = schedule.overlap == Overlap::Queue
+                || (at_start && schedule.catch_up == CatchUp::All);
+            if !waits {
+                return self
+                    .leave_out(engine, at, "the one before it had not ended")
+                    .await;
+            }
+            if !self.position.is_held {
+                let clock = PauseClock::Keep;
+                self.tell(engine, at, Event::Pause { clock }).await?;
+                self.change(|position| position.is_held = true);
+            }
+            self.wake = Wake::Soon;
+            return Ok(());
+        }
+        let ahead = next.filter(|next| *next > now && self.has_runs_left(schedule, 1));
+        if let Some(next) = ahead {
+            self.make(engine, schedule, next, false).await?;
+        }
+        if self.position.is_held {
+            self.tell(engine, at, Event::Resume).await?;
+        }
+        self.change(|position| {
+            position.last_ms = at.0;
+            position.ran_ms = Some(at.0);
+            position.runs += 1;
+            position.is_held = false;
+            position.stored_ms = ahead.map(|next| next.0);
+        });
+        Ok(())
+    }
+
+    async fn leave_out(
+        &mut self,
+        engine: &Duetime,
+        at: WallMs,
+        why: &str,
+    ) -> Result<(), EngineError> {
+        self.call_off(engine, at, why).await?;
+        self.change(|position| {
+            position.last_ms = at.0;
+            position.is_held = false;
+            position.stored_ms = None;
+        });
+        Ok(())
+    }
+
+    fn has_runs_left(&self, schedule: &Schedule, more: u64) -> bool {
+        let most = schedule.count.unwrap_or(u64::MAX);
+        self.position.runs.saturating_add(more) < most
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Position)) {
+        change(&mut self.position);
+        self.is_dirty = true;
+        self.look_now();
+    }
+
+    // ---------------------------------------------------------------- tasks
+
+    /// Makes the task of an occurrence; again, it finds the one that it made.
+    async fn make(
+        &self,
+        engine: &Duetime,
+        schedule: &Schedule,
+        at: WallMs,
+        was_missed: bool,
+    ) -> Result<(), EngineError> {
+        let due = schedule.due(self.name.as_str(), at);
+        let when = match was_missed {
+            true => When::Missed(due),
+            false => When::At(due),
+        };
+        let since_ms = self.position.since_ms;
+        let which = format!("schedule\0{}\0{since_ms}\0{}", self.name, at.0);
+        let origin = Origin {
+            key: xxh3_128(which.as_bytes()),
+            first_at: at,
+        };
+        let new = task_of(&self.name, schedule, at, Some(when));
+        engine.create_from(new, Some(origin), BY).await.map(drop)
+    }
+
+    fn target(&self, at: WallMs) -> Option<Target> {
+        let topic = TopicName::parse(&self.position.topic).ok()?;
+        Some(Target::Key(topic, key_of(&self.name, at)))
+    }
+
+    async fn look(&self, engine: &Duetime, at: WallMs) -> Result<Seen, EngineError> {
+        let Some(target) = self.target(at) else {
+            return Ok(Seen::Over);
+        };
+        let view: Option<TaskView> = match engine.get(target).await {
+            Err(EngineError::Refused(_)) => None,
+            looked => looked?,
+        };
+        Ok(match view.map(|view| view.task) {
+            None => Seen::Over,
+            Some(task) if task.state.is_ended() => Seen::Over,
+            Some(task) if task.attempts == 0 && task.state != State::Retrying => Seen::Waiting,
+            Some(_) => Seen::Started,
+        })
+    }
+
+    /// Cancels the task of an occurrence that has not been started.
+    async fn call_off(&self, engine: &Duetime, at: WallMs, why: &str) -> Result<(), EngineError> {
+        match self.look(engine, at).await? {
+            Seen::Waiting => {
+                let reason = why.to_owned();
+                self.tell(engine, at, Event::Cancel { reason }).await
+            }
+            Seen::Over | Seen::Started => Ok(()),
+        }
+    }
+
+    /// Has a verb happen to the task of an occurrence. That its state does not allow it, or that it is gone, is as good.
+    async fn tell(&self, engine: &Duetime, at: WallMs, event: Event) -> Result<(), EngineError> {
+        let Some(target) = self.target(at) else {
+            return Ok(());
+        };
+        match engine.verb(target, event, BY).await {
+            Ok(_) | Err(EngineError::Refused(VerbRefused::NotFound | VerbRefused::Refused(_))) => {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl fmt::Debug for Course {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Course({}, {:?})", self.name, self.position)
+    }
+}
+
+/// `<schedule>@<time>`.
+fn key_of(name: &ResourceName, at: WallMs) -> TaskKey {
+    TaskKey::parse(&format!("{name}@{at}")).expect("a name and a time are no longer than a key")
+}
+
+/// The task of an occurrence.
+pub(super) fn task_of(
+    name: &ResourceName,
+    schedule: &Schedule,
+    at: WallMs,
+    when: Option<When>,
+) -> NewTask {
+    NewTask {
+        key: Some(key_of(name, at)),
+        when,
+        action: schedule.action.clone(),
+        payload: schedule.payload.clone(),
+        ..NewTask::new(schedule.topic.clone())
+    }
+}
