@@ -62,6 +62,7 @@ fn attempt(n: u64, handler: &str, topic: &TopicName, clock: &Clock) -> RunAttemp
             topic: topic.clone(),
             key: None,
             generation: 1,
+            stage: None,
             attempt: AttemptNumber(1),
             due_at: WallMs(0),
             payload: None,

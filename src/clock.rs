@@ -73,6 +73,12 @@ impl DurationMs {
         Self(seconds * 1000)
     }
 
+    /// The standard library's type in milliseconds; what is finer is rounded up, so that nothing is early.
+    pub fn at_least(length: Duration) -> Self {
+        let millis = length.as_nanos().div_ceil(1_000_000);
+        Self(u64::try_from(millis).unwrap_or(u64::MAX))
+    }
+
     /// A length of the standard library's type, less what is under a millisecond.
     pub fn of(length: Duration) -> Self {
         Self(u64::try_from(length.as_millis()).unwrap_or(u64::MAX))

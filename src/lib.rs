@@ -119,6 +119,11 @@
 //!
 //! The same HTTP API that the service has can be mounted into your own actix-web `App`: see [`http::configure`].
 //!
+//! # Three ways to have it done
+//!
+//! A [receiver of pushes](docs::push_receiver), a [worker](docs::pull_worker) that leases tasks of a running service
+//! ([`client`] is that service's client), or a [handler](docs::embedded_handlers) of this process.
+//!
 //! # Reading the code
 //!
 //! The modules, from the ground up. The whole picture, one task's way through it, and what is never so:
@@ -148,13 +153,15 @@ pub mod shard;
 pub mod scheduler;
 // 7 what stands on the wire and in the registry
 pub mod wire;
-// 8 whole stores: copied, carried over, looked through
+// 8 a running service, asked from outside: knows no engine
+pub mod client;
+// 9 whole stores: copied, carried over, looked through
 pub mod archive;
-// 9 assembly, and the embedded API
+// 10 assembly, and the embedded API
 pub mod engine;
-// 10 surfaces: translate, never decide
+// 11 surfaces: translate, never decide
 pub mod http;
-// 11 the process
+// 12 the process
 pub mod cli;
 pub mod config;
 pub mod telemetry;
@@ -175,7 +182,11 @@ pub use shard::query::{Shown, TaskView};
 pub use task::event::{Event, NewDue};
 pub use task::model::State;
 pub use task::retry::{Backoff, RetryPolicy};
-pub use task::spec::{Action, CommandAction, HttpAction, NameError, Poll, TaskKey, TopicName};
+pub use task::spec::{
+    Action, CommandAction, HttpAction, NameError, OnNoAnswer, Poll, StageName, TaskKey, TopicName,
+    Verify,
+};
+pub use task::stage::{Stage, Stages, StagesError, Starts};
 pub use task::topic::OnExisting;
 pub use task::{NewTask, Outcome, Task, When};
 
@@ -188,6 +199,12 @@ pub mod docs {
     pub mod architecture {}
     #[doc = include_str!("docs/glossary.md")]
     pub mod glossary {}
+    #[doc = include_str!("docs/push-receiver.md")]
+    pub mod push_receiver {}
+    #[doc = include_str!("docs/pull-worker.md")]
+    pub mod pull_worker {}
+    #[doc = include_str!("docs/embedded-handlers.md")]
+    pub mod embedded_handlers {}
     #[doc = include_str!("docs/three-ends.md")]
     pub mod three_ends {}
 }

@@ -46,7 +46,11 @@ pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Most steps of a retry ladder.
 pub const LADDER_STEPS_MAX: usize = 64;
-/// Most attempts of one generation.
+/// Most stages of a task: one bit each in a mask.
+pub const STAGES_MAX: usize = 32;
+/// Longest name of a stage, in bytes.
+pub const STAGE_NAME_BYTES_MAX: usize = 64;
+/// Most attempts of one generation, in one stage.
 pub const ATTEMPTS_MAX: u32 = 10_000;
 /// Attempts and changes that a task keeps in full; older ones are only counted.
 pub const HISTORY_KEPT: usize = 100;

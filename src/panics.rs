@@ -26,11 +26,14 @@ pub fn panicked(words: impl fmt::Display) -> String {
 /// # Errors
 /// The panic's words.
 pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|thrown| {
-        let words = words_of(&*thrown).to_owned();
-        discard(thrown);
-        words
-    })
+    catch_unwind(AssertUnwindSafe(work)).map_err(told)
+}
+
+/// The words of a panic that was caught. What was thrown ends here.
+pub fn told(thrown: Box<dyn Any + Send>) -> String {
+    let words = words_of(&*thrown).to_owned();
+    discard(thrown);
+    words
 }
 
 /// What was thrown has a destructor, which may panic in its turn, and so may what that throws. The second one is kept

@@ -348,6 +348,21 @@ fn a_program_is_asked_to_stop_first_and_what_it_says_then_is_still_a_timeout() {
 }
 
 #[test]
+fn a_program_that_ended_in_time_while_the_service_stood_still_has_succeeded() {
+    let service = Service::with(&ON);
+    let script = "echo $$ > P; while ! test -e go; do sleep 0.01; done; echo done; echo > E";
+    let task = Scripted::new(&service, script, json!({"timeouts": {"attempt": "PT2S"}}));
+    task.process("P");
+    support::signal(service.process_id(), "STOP");
+    fs::write(task.dir.path().join("go"), "").expect("a file");
+    task.wrote("E");
+    // Past the time of the attempt, and then some.
+    support::pass(Duration::from_millis(3500));
+    support::signal(service.process_id(), "CONT");
+    assert_eq!(task.state("succeeded")["result"], "done");
+}
+
+#[test]
 fn who_leaves_the_group_is_found_and_killed_when_the_program_ends() {
     let api = service();
     // In a session of its own, its parent gone: nobody's child but the guard's.

@@ -298,3 +298,46 @@ fn what_waits_for_somebody_outside_ends_by_their_word_or_at_its_time() {
         .problem();
     assert_eq!(late.0, 409);
 }
+
+#[test]
+fn what_was_done_though_its_answer_was_lost_is_not_pushed_again() {
+    let (api, receiver) = (service(), Receiver::start());
+    let verify = |path: &str, answer: Answer| json!({"http": {"url": receiver.on(path, &[answer])}, "done_if": "body.closed"});
+    let made = |path: &str, verify: Value| {
+        let url = receiver.on(path, &[Answer::Silence, status(200)]);
+        api.made(
+            &json!({"topic": "lost", "action": push(&url), "verify": verify,
+            "timeouts": {"attempt": "PT0.3S"}, "retry": fixed(50, 3), "delivery": "at_most_once"}),
+        )
+    };
+    let done = made(
+        "/lost",
+        verify("/was-it", ok(&json!({"closed": true, "by": 7}))),
+    );
+    let not = made(
+        "/not-done",
+        verify("/was-it-not", ok(&json!({"closed": false}))),
+    );
+    let unknown = made("/unknown", verify("/who-knows", status(500)));
+    assert_eq!(done["verify"]["on_no_answer"], "retry");
+    let ended = api.wait_state(&done["id"], "succeeded");
+    assert_eq!(
+        (&ended["result"]["by"], &ended["attempts"]),
+        (&json!(7), &json!(1))
+    );
+    assert_eq!(receiver.hits("/lost").len(), 1);
+    let ended = api.wait_state(&not["id"], "succeeded");
+    assert_eq!(
+        (&ended["attempts"], receiver.hits("/not-done").len()),
+        (&json!(2), 2)
+    );
+    let ended = api.wait_state(&unknown["id"], "dead");
+    assert_eq!(
+        ended["dead_reason"], "outcome_unknown",
+        "nobody knows, and once is the most"
+    );
+    assert_eq!(receiver.hits("/who-knows")[0].method, "GET");
+    assert_eq!(api.attempts(&done["id"]).len(), 1);
+    let bad = json!({"topic": "lost", "verify": {"http": {"url": "http://127.0.0.1:1/"}, "done_if": "(", "on_no_answer": "fire"}});
+    assert_eq!(api.post("/v1/tasks", &bad).problem().0, 422);
+}

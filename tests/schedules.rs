@@ -100,6 +100,21 @@ fn a_calendar_is_put_read_replaced_listed_and_deleted() {
 }
 
 #[test]
+fn topics_are_listed_in_pages_too() {
+    let api = SHARED.service();
+    for name in ["page.a", "page.b", "page.c"] {
+        api.put(&format!("/v1/topics/{name}"), &json!({})).must(201);
+    }
+    let first = api.get("/v1/topics?limit=2&cursor=page").must(200);
+    assert_eq!(first["items"][1]["name"], "page.b");
+    assert_eq!(first["next_cursor"], "page.b");
+    let rest = api.get("/v1/topics?limit=1000&cursor=page.b").must(200);
+    assert_eq!(rest["items"][0]["name"], "page.c");
+    assert_eq!(rest["next_cursor"], Value::Null);
+    assert_eq!(api.get("/v1/topics?limit=0").status, 422);
+}
+
+#[test]
 fn holidays_are_imported_from_an_icalendar_file() {
     let api = SHARED.service();
     api.put("/v1/calendars/de", &office()).must(201);

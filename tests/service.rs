@@ -625,6 +625,7 @@ fn threads_are_named_for_what_they_do() {
         "watchdog",
         "scheduler",
         "registry",
+        "schedules",
         "http-push",
     ] {
         assert!(

@@ -690,7 +690,7 @@ fn what_a_kill_leaves_is_healthy_and_can_be_copied() {
     filled(&service);
     let (service_, stop) = (&service, &AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let _over = Over(&stop);
+        let _over = Over(stop);
         scope.spawn(move || {
             for n in 0.. {
                 let body = json!({"topic": "load", "key": format!("k{n}"), "delay": "PT5H",

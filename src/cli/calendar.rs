@@ -72,7 +72,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::client::scripted::Service;
+    use crate::client::scripted::Service;
     use super::super::tests::{duetime, refused};
 
     const CALENDAR: &str = r#"{"name":"cn","version":2,"tz":"Asia/Shanghai","weekly":{},"holidays":["2026-10-01"],"exceptions":[]}"#;

@@ -1,33 +1,28 @@
-//! A small synchronous client of the HTTP API.
+//! A small synchronous client of the HTTP API, over that of the library ([`client`](crate::client)).
 //!
-//! One request at a time, each with an end ([`ANSWER_WITHIN`]). It follows no redirect and asks no proxy: what
-//! answers is the service at `--url` or nobody. Nothing is sent twice; whoever runs the command decides that.
+//! One request at a time, each with an end ([`ANSWER_WITHIN`]). Nothing is sent twice; whoever runs the command decides
+//! that. What failed is told with what to do about it.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use reqwest::Method;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
-use reqwest::redirect::Policy;
-use serde::Serialize;
+use reqwest::header::HeaderMap;
 use serde_json::Value;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 use url::Url;
 
-use super::{Failure, Problem, render};
-use crate::causes::causes;
+use super::{Failure, Problem};
+use crate::client::ClientError;
+pub(super) use crate::client::call::Body;
+use crate::client::call::{self, Call, Service, parse_address};
 use crate::limits::IDEMPOTENCY_KEY_CHARS_MAX;
 
 /// How long a request may take from connect to the last byte of the answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How long an answer that comes in pieces may take as a whole.
 const STREAM_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// How long connecting may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// Largest answer taken in, in bytes: a full page of the largest tasks.
-const ANSWER_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 /// Where the service is.
 #[derive(clap::Args, Debug)]
@@ -41,7 +36,7 @@ pub(super) struct Server {
         hide_env_values = true,
         value_name = "URL",
         default_value = "http://127.0.0.1:7420",
-        value_parser = parse_base
+        value_parser = parse_address
     )]
     url: Url,
 }
@@ -63,15 +58,6 @@ impl Server {
     }
 }
 
-fn parse_base(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text)
-        .map_err(|error| format!("{error}; an address looks like http://127.0.0.1:7420"))?;
-    match url.scheme() {
-        "http" | "https" if url.query().is_none() && url.fragment().is_none() => Ok(url),
-        _ => Err("an address looks like http://127.0.0.1:7420".into()),
-    }
-}
-
 /// Checks an `--idempotency-key` as far as a header can carry it.
 pub(super) fn parse_idempotency_key(text: &str) -> Result<String, String> {
     let fits = (1..=IDEMPOTENCY_KEY_CHARS_MAX).contains(&text.len());
@@ -89,45 +75,18 @@ pub(super) fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
     serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))
 }
 
-/// The JSON object that a request carries; flags that were not given leave no trace in it.
-#[derive(Serialize, Debug, Default)]
-#[serde(transparent)]
-pub(super) struct Body(BTreeMap<&'static str, Box<RawValue>>);
-
-impl Body {
-    pub(super) fn with(mut self, name: &'static str, value: &Option<impl Serialize>) -> Self {
-        if let Some(value) = value {
-            let raw = to_raw_value(value).expect("text, numbers and JSON have a JSON form");
-            self.0.insert(name, raw);
-        }
-        self
-    }
-}
-
 /// One request.
 #[derive(Debug)]
 pub(super) struct Request {
     what: String,
-    method: Method,
-    path: Vec<String>,
-    query: Vec<(String, String)>,
-    body: Option<String>,
-    content_type: &'static str,
-    idempotency_key: Option<String>,
-    admin_token: Option<String>,
+    call: Call,
 }
 
 impl Request {
     fn new(method: Method, what: impl Into<String>, path: Vec<String>) -> Self {
         Self {
             what: what.into(),
-            method,
-            path,
-            query: Vec::new(),
-            body: None,
-            content_type: "application/json",
-            idempotency_key: None,
-            admin_token: None,
+            call: Call::new(method, path, ANSWER_WITHIN),
         }
     }
 
@@ -138,14 +97,13 @@ impl Request {
 
     pub(super) fn post(what: impl Into<String>, path: Vec<String>, body: &Body) -> Self {
         let mut request = Self::new(Method::POST, what, path);
-        request.body =
-            Some(serde_json::to_string(body).expect("a map of JSON texts has a JSON form"));
+        request.call.body = Some(body.bytes());
         request
     }
 
     pub(super) fn put(what: impl Into<String>, path: Vec<String>, body: &RawValue) -> Self {
         let mut request = Self::new(Method::PUT, what, path);
-        request.body = Some(body.get().to_owned());
+        request.call.body = Some(body.get().to_owned().into());
         request
     }
 
@@ -161,23 +119,23 @@ impl Request {
         text: String,
     ) -> Self {
         let mut request = Self::new(Method::POST, what, path);
-        request.body = Some(text);
-        request.content_type = content_type;
+        request.call.body = Some(text.into());
+        request.call.content_type = content_type;
         request
     }
 
     pub(super) fn query(mut self, pairs: Vec<(String, String)>) -> Self {
-        self.query = pairs;
+        self.call.query = pairs;
         self
     }
 
     pub(super) fn admin_token(mut self, token: &str) -> Self {
-        self.admin_token = Some(token.to_owned());
+        self.call.admin_token = Some(token.to_owned());
         self
     }
 
     pub(super) fn idempotency_key(mut self, key: Option<String>) -> Self {
-        self.idempotency_key = key;
+        self.call.idempotency_key = key;
         self
     }
 }
@@ -194,51 +152,21 @@ pub(super) struct Answer {
     pub(super) value: Value,
 }
 
-/// An answer of any status, before it is judged.
-struct Received {
-    status: u16,
-    replayed: bool,
-    retry_after: Option<String>,
-    location: Option<String>,
-    body: Vec<u8>,
-}
-
-impl Received {
-    /// All of an answer.
-    async fn of(
-        what: &str,
-        mut response: reqwest::Response,
-    ) -> Result<Result<Self, Failure>, reqwest::Error> {
-        let header = |name| {
-            let value: Option<&HeaderValue> = response.headers().get(name);
-            value
-                .and_then(|value| value.to_str().ok())
-                .map(str::to_owned)
-        };
-        let mut received = Self {
-            status: response.status().as_u16(),
-            replayed: response.headers().contains_key("idempotency-replayed"),
-            retry_after: header(RETRY_AFTER),
-            location: header(LOCATION),
-            body: Vec::new(),
-        };
-        while let Some(chunk) = response.chunk().await? {
-            if received.body.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Ok(Err(Failure::new(format!(
-                    "cannot {what}: the answer is over 512 MiB"
-                ))
-                .then("ask for smaller pages with --limit")));
-            }
-            received.body.extend_from_slice(&chunk);
-        }
-        Ok(Ok(received))
+impl Answer {
+    fn read(answer: call::Answer) -> Result<Self, ClientError> {
+        let value = answer.read()?;
+        Ok(Self {
+            status: answer.status,
+            replayed: answer.replayed,
+            text: answer.text,
+            value,
+        })
     }
 }
 
 /// A connection to one service.
 pub(super) struct Client {
-    base: Url,
-    http: reqwest::Client,
+    service: Service,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -250,34 +178,20 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|error| cannot(&error))?;
-        // Fails only when a provider is there already, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut http = reqwest::Client::builder()
-            .timeout(ANSWER_WITHIN)
-            .connect_timeout(CONNECT_WITHIN)
-            .redirect(Policy::none())
-            .no_proxy()
-            .referer(false)
-            .user_agent(concat!("duetime-cli/", env!("CARGO_PKG_VERSION")));
-        if server.url.scheme() == "http" {
-            // Without TLS the machine's certificates need not be there, nor be loaded.
-            http = http.tls_certs_only([]);
-        }
+        let agent = concat!("duetime-cli/", env!("CARGO_PKG_VERSION"));
+        let service = Service::at(server.url.clone(), agent);
         Ok(Self {
-            base: server.url.clone(),
-            http: http.build().map_err(|error| cannot(&error))?,
+            service: service.map_err(|error| Failure::new(error.to_string()))?,
             runtime,
         })
     }
 
     /// Sends a request and waits for its answer.
     pub(super) fn send(&self, request: Request) -> Result<Answer, Failure> {
-        let url = self.address(&request)?;
-        let received = self
-            .runtime
-            .block_on(self.exchange(&request, url))
-            .map_err(|error| self.unanswered(&request.what, error))?;
-        judge(&request.what, received?)
+        let answered = self.runtime.block_on(self.service.send(&request.call));
+        answered
+            .and_then(Answer::read)
+            .map_err(|error| told(&request.what, error))
     }
 
     /// Sends a request whose answer is of any length, and hands on each piece of it as it comes; the answer's headers.
@@ -287,23 +201,23 @@ impl Client {
         request: Request,
         take: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<HeaderMap, Failure> {
-        let url = self.address(&request)?;
+        let Request { what, mut call } = request;
         let cut_off = || {
-            Failure::new(format!("cannot {}: the answer was cut off", request.what))
+            Failure::new(format!("cannot {what}: the answer was cut off"))
                 .then("the service's log says why; ask again")
         };
-        let call = self.call(&request, url).timeout(STREAM_WITHIN);
+        call.within = STREAM_WITHIN;
         self.runtime.block_on(async {
-            let answered = tokio::time::timeout(ANSWER_WITHIN, call.send()).await;
-            let mut response = match answered {
-                Ok(Ok(response)) => response,
-                Ok(Err(error)) => return Err(self.unanswered(&request.what, error)),
+            let begun = tokio::time::timeout(ANSWER_WITHIN, self.service.begin(&call)).await;
+            let mut response = match begun {
+                Ok(begun) => begun.map_err(|error| told(&what, error))?,
                 Err(_) => return Err(cut_off()),
             };
             if !response.status().is_success() {
-                let received = Received::of(&request.what, response).await;
-                let received = received.map_err(|error| self.unanswered(&request.what, error))?;
-                return judge(&request.what, received?).map(|_| HeaderMap::new());
+                let answer = self.service.rest(&call, response).await;
+                return answer
+                    .map(|_| HeaderMap::new())
+                    .map_err(|error| told(&what, error));
             }
             let headers = response.headers().clone();
             loop {
@@ -316,145 +230,48 @@ impl Client {
         })
     }
 
-    fn address(&self, request: &Request) -> Result<Url, Failure> {
-        // A URL path can't carry these: every parser on the way takes them for "here" and "one up".
-        if request
-            .path
-            .iter()
-            .any(|segment| matches!(segment.as_str(), "." | ".."))
-        {
-            return Err(Failure::new(format!(
-                "cannot {}: a URL cannot hold the name `.` or `..`",
-                request.what
-            ))
-            .then("find the task's id with `duetime task list --topic … --key …` and use that"));
-        }
-        let mut url = self.base.clone();
-        url.path_segments_mut()
-            .expect("an http address has a path")
-            .pop_if_empty()
-            .push("v1")
-            .extend(&request.path);
-        if !request.query.is_empty() {
-            url.query_pairs_mut().extend_pairs(&request.query);
-        }
-        Ok(url)
-    }
-
-    fn call(&self, request: &Request, url: Url) -> reqwest::RequestBuilder {
-        let mut call = self
-            .http
-            .request(request.method.clone(), url)
-            .header(ACCEPT, "application/json");
-        if let Some(body) = &request.body {
-            call = call
-                .header(CONTENT_TYPE, request.content_type)
-                .body(body.clone());
-        }
-        if let Some(key) = &request.idempotency_key {
-            call = call.header("idempotency-key", key);
-        }
-        if let Some(token) = &request.admin_token {
-            call = call.header("duetime-admin-token", token);
-        }
-        call
-    }
-
-    async fn exchange(
-        &self,
-        request: &Request,
-        url: Url,
-    ) -> Result<Result<Received, Failure>, reqwest::Error> {
-        let response = self.call(request, url).send().await?;
-        Received::of(&request.what, response).await
-    }
-
-    /// Where it asks. An address may carry a password; a message must not.
+    /// Where it asks, without a password.
     pub(super) fn shown_address(&self) -> String {
-        let mut base = self.base.clone();
-        // Neither call fails on an http address.
-        let _ = base.set_password(None).and_then(|()| base.set_username(""));
-        base.as_str().trim_end_matches('/').to_owned()
-    }
-
-    fn unanswered(&self, what: &str, error: reqwest::Error) -> Failure {
-        let base = self.shown_address();
-        // The outermost text would repeat the address.
-        let cause = causes(&error).skip(1).last();
-        let cause = cause.map_or_else(|| "no answer".to_owned(), ToString::to_string);
-        if error.is_connect() {
-            return Failure::new(format!("cannot {what}: cannot connect to {base}: {cause}"))
-                .then("is the service running? start it with `duetime serve`, or give its address with --url");
-        }
-        let told = if error.is_timeout() {
-            format!(
-                "cannot {what}: {base} did not answer within {} s",
-                ANSWER_WITHIN.as_secs()
-            )
-        } else {
-            format!("cannot {what}: the connection to {base} broke: {cause}")
-        };
-        Failure::new(told)
-            .then("a change may have been made all the same: look before you ask again")
+        self.service.shown_address()
     }
 }
 
-/// Tells a done request from a refused one, and the service from something else at its address.
-fn judge(what: &str, received: Received) -> Result<Answer, Failure> {
-    let status = received.status;
-    let mut text = String::from_utf8_lossy(&received.body).into_owned();
-    if text.trim().is_empty() {
-        text = String::from("{}");
-    }
-    let value: Result<Value, _> = serde_json::from_str(&text);
-    match value {
-        Ok(value) if (200..300).contains(&status) => Ok(Answer {
+/// What could not be done, and what to do about it.
+fn told(what: &str, error: ClientError) -> Failure {
+    let failure = Failure::new(format!("cannot {what}: {error}"));
+    match error {
+        ClientError::DotName => failure
+            .then("find the task's id with `duetime task list --topic … --key …` and use that"),
+        ClientError::Unreachable { .. } => failure.then(
+            "is the service running? start it with `duetime serve`, or give its address with --url",
+        ),
+        ClientError::TimedOut { .. } | ClientError::Broken { .. } => {
+            failure.then("a change may have been made all the same: look before you ask again")
+        }
+        ClientError::TooLarge => failure.then("ask for smaller pages with --limit"),
+        ClientError::Redirected { .. } => {
+            failure.then("redirects are not followed: give the service's own address with --url")
+        }
+        ClientError::NotDuetime { .. } => failure.then("does --url name the right address?"),
+        ClientError::Refused {
             status,
-            replayed: received.replayed,
-            text,
-            value,
-        }),
-        Ok(value)
-            if status >= 400 && (value["detail"].is_string() || value["title"].is_string()) =>
-        {
-            let code = value["code"].as_str().unwrap_or_default();
-            let detail = value["detail"]
-                .as_str()
-                .or(value["title"].as_str())
-                .unwrap_or_default();
-            let told = format!(
-                "cannot {what}: {detail} ({})",
-                format!("{status} {code}").trim_end()
-            );
-            let next = what_next(status, code, received.retry_after.as_deref());
-            let mut failure = Failure::new(told);
-            if let Some(next) = next {
-                failure = failure.then(next);
-            }
-            Err(failure.because(Problem { text, value }))
-        }
-        _ if (300..400).contains(&status) => {
-            let to = received.location.unwrap_or_else(|| "elsewhere".into());
-            Err(Failure::new(format!(
-                "cannot {what}: the answer was {status}, a redirect to {to}"
-            ))
-            .then("redirects are not followed: give the service's own address with --url"))
-        }
-        _ => {
-            let start: String = match received.body.as_slice() {
-                [] => String::from("nothing"),
-                _ => text.chars().take(100).collect(),
+            code,
+            retry_after,
+            body,
+            ..
+        } => {
+            let failure = match what_next(status, &code, retry_after) {
+                Some(next) => failure.then(next),
+                None => failure,
             };
-            Err(Failure::new(format!(
-                "cannot {what}: the answer was {status} and none of a duetime service: {}",
-                render::plain(&start)
-            ))
-            .then("does --url name the right address?"))
+            let value = serde_json::from_str(&body).unwrap_or_default();
+            failure.because(Problem { text: body, value })
         }
+        _ => failure,
     }
 }
 
-fn what_next(status: u16, code: &str, retry_after: Option<&str>) -> Option<String> {
+fn what_next(status: u16, code: &str, retry_after: Option<Duration>) -> Option<String> {
     let advice = match (status, code) {
         (404, _) => "see what there is with `duetime task list` or `duetime topic list`",
         (409, "exists") => {
@@ -465,12 +282,10 @@ fn what_next(status: u16, code: &str, retry_after: Option<&str>) -> Option<Strin
         (422, "idempotency_mismatch") => "use another --idempotency-key for another request",
         (400 | 422, _) => "correct what is named above; `--help` shows an example",
         (429 | 503, _) => {
-            return Some(
-                match retry_after.and_then(|text| text.parse::<u64>().ok()) {
-                    Some(seconds) => format!("try again in {seconds} s"),
-                    None => String::from("try again later"),
-                },
-            );
+            return Some(match retry_after {
+                Some(wait) => format!("try again in {} s", wait.as_secs()),
+                None => String::from("try again later"),
+            });
         }
         (507, _) => "make room on the disk that holds the service's data",
         _ => return None,
@@ -478,95 +293,12 @@ fn what_next(status: u16, code: &str, retry_after: Option<&str>) -> Option<Strin
     Some(advice.into())
 }
 
-/// A service that answers by script, for tests of everything above it.
-#[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-pub(super) mod scripted {
-    use std::io::{BufRead, BufReader, Read, Write};
-    use std::net::TcpListener;
-    use std::sync::mpsc::{Receiver, channel};
-    use std::thread;
-    use std::time::Duration;
-
-    use serde_json::Value;
-
-    /// What the service was asked.
-    pub(in crate::cli) struct Asked {
-        /// Method and target, such as `GET /v1/tasks`.
-        pub(in crate::cli) line: String,
-        /// Headers in lower case, one a line.
-        pub(in crate::cli) headers: String,
-        pub(in crate::cli) body: Value,
-    }
-
-    pub(in crate::cli) struct Service {
-        pub(in crate::cli) url: String,
-        asked: Receiver<Asked>,
-    }
-
-    impl Service {
-        /// A service that gives these answers (head after `HTTP/1.1 `, body), one a connection, and then is gone.
-        pub(in crate::cli) fn answering(answers: &[(&str, &str)]) -> Self {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let url = format!("http://{}", listener.local_addr().unwrap());
-            let (tell, asked) = channel();
-            let answers: Vec<_> = answers
-                .iter()
-                .map(|(h, b)| (h.to_string(), b.to_string()))
-                .collect();
-            thread::spawn(move || {
-                for (head, body) in answers {
-                    let (stream, _) = listener.accept().unwrap();
-                    stream
-                        .set_read_timeout(Some(Duration::from_secs(10)))
-                        .unwrap();
-                    let mut reader = BufReader::new(&stream);
-                    let (mut line, mut headers, mut length) = (String::new(), String::new(), 0);
-                    reader.read_line(&mut line).unwrap();
-                    loop {
-                        let mut header = String::new();
-                        reader.read_line(&mut header).unwrap();
-                        if header.trim().is_empty() {
-                            break;
-                        }
-                        let header = header.to_ascii_lowercase();
-                        if let Some(value) = header.strip_prefix("content-length:") {
-                            length = value.trim().parse().unwrap();
-                        }
-                        headers.push_str(&header);
-                    }
-                    let mut sent = vec![0; length];
-                    reader.read_exact(&mut sent).unwrap();
-                    let answer = format!(
-                        "HTTP/1.1 {head}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-                        body.len()
-                    );
-                    (&stream).write_all(answer.as_bytes()).unwrap();
-                    let line = line.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
-                    let body = serde_json::from_slice(&sent).unwrap_or_default();
-                    let _ = tell.send(Asked {
-                        line,
-                        headers,
-                        body,
-                    });
-                }
-            });
-            Self { url, asked }
-        }
-
-        /// The next request that came in.
-        pub(in crate::cli) fn asked(&self) -> Asked {
-            self.asked.recv_timeout(Duration::from_secs(10)).unwrap()
-        }
-    }
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::super::tests::{duetime, refused};
-    use super::scripted::Service;
     use super::*;
+    use crate::client::scripted::Service;
 
     const GET: [&str; 3] = ["task", "get", "0192f0c1-2345-7abc-8def-0123456789ab"];
 

@@ -31,6 +31,7 @@ const FIRST: &[&str] = &[
     "result",
     "generation",
     "stage",
+    "stages",
     "lateness_ms",
     "payload",
     "facts",
@@ -183,6 +184,7 @@ fn line(thing: &Value, name: &str, value: &Value, now: WallMs) -> (String, Strin
             None => shown(value),
         },
         "tags" => tags(value),
+        "stages" => stages(value),
         "rule" if value["name"].is_string() => {
             format!("{} v{}", shown(&value["name"]), shown(&value["version"]))
         }
@@ -220,6 +222,24 @@ fn tags(value: &Value) -> String {
         .map(|(name, value)| format!("{}={}", plain(name), shown(value)))
         .collect();
     tags.join(", ")
+}
+
+/// Stages with their times: `dispatch after PT1H, remind PT5M after the one before`.
+fn stages(value: &Value) -> String {
+    let Some(stages) = value.as_array() else {
+        return shown(value);
+    };
+    let stages = stages.iter().map(|stage| {
+        let name = shown(&stage["name"]);
+        match &stage["after"] {
+            Value::Null => {
+                let after = shown(&stage["after_previous"]);
+                format!("{name} {after} after the one before")
+            }
+            after => format!("{name} after {}", shown(after)),
+        }
+    });
+    stages.collect::<Vec<_>>().join(", ")
 }
 
 /// Rows under their titles, without frames: to be read by eyes, `grep` and `awk`.
@@ -271,13 +291,16 @@ pub(super) fn attempts(answer: &Value) -> String {
     if items(answer).is_empty() {
         return String::from("no attempts yet");
     }
+    let is_staged = items(answer)
+        .iter()
+        .any(|attempt| !attempt["stage"].is_null());
     let rows = items(answer)
         .iter()
         .map(|attempt| {
             let took = attempt["duration_ms"]
                 .as_u64()
                 .map(|ms| length(DurationMs(ms)));
-            vec![
+            let mut row = vec![
                 shown(&attempt["attempt"]),
                 shown(&attempt["started_at"]),
                 took.unwrap_or_else(|| "-".into()),
@@ -285,12 +308,19 @@ pub(super) fn attempts(answer: &Value) -> String {
                 shown(&attempt["executor"]),
                 shown(&attempt["worker"]),
                 error(&attempt["error"]).unwrap_or_else(|| "-".into()),
-            ]
+            ];
+            if is_staged {
+                row.insert(1, shown(&attempt["stage"]));
+            }
+            row
         })
         .collect();
-    let titles = [
+    let mut titles = vec![
         "ATTEMPT", "STARTED", "TOOK", "OUTCOME", "EXECUTOR", "WORKER", "ERROR",
     ];
+    if is_staged {
+        titles.insert(1, "STAGE");
+    }
     kept(table(&titles, rows), answer)
 }
 
@@ -366,7 +396,7 @@ mod tests {
         let one = json!({"id": bad, "state": bad, "due_at": bad, "last_outcome": {"outcome": bad, "error": {"code": bad, "message": bad}},
             "tags": {bad: bad}, "rule": {"name": bad, "version": bad}, "payload": {bad: [bad]}, bad: bad, "attempts": bad,
             "next_attempt_at": bad, "at": bad, "from": bad, "to": bad, "by": bad, "why": bad, "attempt": bad,
-            "started_at": bad, "outcome": bad, "executor": bad, "worker": bad, "error": {"code": bad}});
+            "started_at": bad, "stage": bad, "stages": [{"name": bad, "after": bad}], "outcome": bad, "executor": bad, "worker": bad, "error": {"code": bad}});
         let many = json!({"items": [one.clone()], "errors": [{"pointer": bad, "detail": bad}]});
         let told = [
             sheet(&one, NOW),
@@ -451,6 +481,24 @@ mod tests {
         assert_eq!(
             text.lines().last(),
             Some("1        T        1 s 250 ms  failed   http      -       http_503 busy")
+        );
+        let mut staged = answer;
+        staged["items"][0]["stage"] = json!("dispatch");
+        assert_eq!(
+            attempts(&staged),
+            "ATTEMPT  STAGE     STARTED  TOOK        OUTCOME  EXECUTOR  WORKER  ERROR\n\
+             1        dispatch  T        1 s 250 ms  failed   http      -       http_503 busy"
+        );
+    }
+
+    #[test]
+    fn stages_are_told_with_their_times() {
+        let task = json!({"stage": "remind", "stages": [{"name": "dispatch", "after": "PT1H", "action": {"pull": {}}},
+            {"name": "remind", "after_previous": "PT5M", "if": "facts.vip"}]});
+        assert_eq!(
+            sheet(&task, NOW),
+            "stage   remind\n\
+             stages  dispatch after PT1H, remind PT5M after the one before"
         );
     }
 }

@@ -168,10 +168,10 @@ struct Create {
     #[arg(long)]
     key: Option<String>,
     /// Due this long from now, as an ISO 8601 duration such as PT30M
-    #[arg(long, conflicts_with = "due_at")]
+    #[arg(long, conflicts_with_all = ["due_at", "stages"])]
     delay: Option<String>,
     /// Due at this time, such as 2026-12-01T10:30:00Z
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", conflicts_with = "stages")]
     due_at: Option<String>,
     /// Time zone of a --due-at without offset, such as Europe/Berlin
     #[arg(
@@ -184,6 +184,9 @@ struct Create {
     /// What to do when due; without it the task waits for a pull worker
     #[arg(long, value_name = "JSON", value_parser = parse_json)]
     action: Option<Box<RawValue>>,
+    /// Steps of the task instead of a time, as a list: each has a time, an action and attempts of its own
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    stages: Option<Box<RawValue>>,
     /// What the action is given
     #[arg(long, value_name = "JSON", value_parser = parse_json)]
     payload: Option<Box<RawValue>>,
@@ -637,6 +640,7 @@ fn make(create: Create, client: &Client, out: &mut Out<'_>) -> Result<(), Failur
         .with("due_at", &create.due_at)
         .with("tz", &create.tz)
         .with("action", &create.action)
+        .with("stages", &create.stages)
         .with("payload", &create.payload)
         .with("retry", &create.retry)
         .with("timeouts", &create.timeouts)

@@ -429,7 +429,7 @@ impl View {
 mod tests {
     use serde_json::json;
 
-    use super::super::client::scripted::Service;
+    use crate::client::scripted::Service;
     use super::super::tests::duetime;
     use super::*;
 

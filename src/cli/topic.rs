@@ -28,6 +28,9 @@ enum Command {
     /// List topics
     #[command(after_help = "Example:\n  duetime topic list --all")]
     List(Pages),
+    /// Forget a topic's definition
+    #[command(after_help = "Example:\n  duetime topic delete order.unpaid")]
+    Delete(Name),
     /// Start none of the topic's tasks until it is resumed
     #[command(after_help = "Example:\n  duetime topic pause order.unpaid")]
     Pause(Name),
@@ -87,6 +90,9 @@ pub(super) fn run(args: Args, out: &mut Out<'_>) -> Result<(), Failure> {
             let list_of = ("list topics", segments(&["topics"]));
             return list(&client, list_of, Vec::new(), pages, COLUMNS, out);
         }
+        Command::Delete(topic) => {
+            Request::delete(format!("delete topic {}", topic.name), topic.path())
+        }
         Command::Pause(topic) => topic.verb("pause"),
         Command::Resume(topic) => topic.verb("resume"),
     };
@@ -104,7 +110,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::client::scripted::Service;
+    use crate::client::scripted::Service;
     use super::super::tests::{duetime, refused};
 
     const TOPIC: &str = r#"{"name":"order.unpaid","version":2,"class":"core","paused":false}"#;

@@ -35,7 +35,7 @@ use crate::shard::router::ShardRouter;
 use crate::shard::wakes::WakeBoard;
 use crate::store::StoreError;
 use crate::store::data_dir::DataDir;
-use crate::store::local::LocalHome;
+use crate::store::local::{LocalHome, LocalOptions};
 use crate::watchdog::{Bounds, ChildContext, ChildSpec, Office, StartFault, Supervision, Watchdog};
 
 /// A start that takes longer than this has failed.
@@ -88,7 +88,11 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         registry_child(files, (&book, &rules), &clock, &registry, &router, &disk),
         push_child(push, &executors),
     ];
-    let home = Arc::new(LocalHome::new(dir.path(), options.store));
+    let store = LocalOptions {
+        drops_late: options.journal_dir.is_some(),
+        ..options.store
+    };
+    let home = Arc::new(LocalHome::new(dir.path(), store));
     let files_open = home.open();
     let core_options = CoreOptions {
         running_max: options.running_max.div_ceil(usize::from(dir.shards())),

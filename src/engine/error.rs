@@ -6,6 +6,7 @@ use crate::executor::ExecutorError;
 use crate::executor::command::CommandRefused;
 use crate::ids::TaskId;
 use crate::limits;
+use crate::rule::book::RuleFailed;
 use crate::shard::messages::VerbRefused;
 use crate::shard::router::NoAnswer;
 use crate::store::StoreError;
@@ -26,6 +27,9 @@ pub enum EngineError {
     /// The registry did not do it.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// The topic's rule gives no due time.
+    #[error(transparent)]
+    Rule(#[from] RuleFailed),
     /// The service is stopping.
     #[error("the service is stopping; nothing new is taken in")]
     ShuttingDown,
@@ -36,7 +40,7 @@ pub enum EngineError {
     #[error("the command {refused}")]
     Command {
         /// Where the action was given, as a JSON pointer.
-        at: &'static str,
+        at: String,
         /// Why not.
         refused: CommandRefused,
     },

@@ -222,12 +222,19 @@ impl Duetime {
     }
 
     /// Whether tasks may have this action here. `at` is where it was given, as a JSON pointer.
-    pub(super) fn may_do(&self, action: &Action, at: &'static str) -> Result<(), EngineError> {
+    pub(super) fn may_do(
+        &self,
+        action: &Action,
+        at: fmt::Arguments<'_>,
+    ) -> Result<(), EngineError> {
         let Action::Command(command) = action else {
             return Ok(());
         };
         let checked = self.parts.executors.commands().check(command);
-        checked.map_err(|refused| EngineError::Command { at, refused })
+        checked.map_err(|refused| EngineError::Command {
+            at: at.to_string(),
+            refused,
+        })
     }
 
     pub(super) fn shard_of(&self, target: &Target) -> ShardId {

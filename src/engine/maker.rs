@@ -6,9 +6,12 @@ use crate::clock::WallMs;
 use crate::engine::error::EngineError;
 use crate::engine::handle::{Duetime, Origin};
 use crate::ids::{Slot, TaskId};
+use crate::rule::book::{RuleBook, RuleFailed};
+use crate::rule::model::{Asked, Given, RuleFault};
 use crate::shard::create::Creation;
-use crate::task::new_task::NewTask;
-use crate::task::spec::TopicName;
+use crate::task::new_task::{NewTask, When};
+use crate::task::spec::{ResourceName, RuleRef, TopicName};
+use crate::task::stage::Stages;
 use crate::task::topic::{OnExisting, Topic, TopicBook};
 
 /// Makes creations, one or many: what is the same for all of them is looked at once.
@@ -16,6 +19,7 @@ pub(super) struct Maker<'e> {
     engine: &'e Duetime,
     is_accepting: bool,
     book: Arc<TopicBook>,
+    rules: Arc<RuleBook>,
     now: WallMs,
     /// The topic that was let through last: in a batch it is mostly the next one's too.
     latest: Option<(TopicName, Arc<Topic>)>,
@@ -27,6 +31,7 @@ impl Duetime {
             engine: self,
             is_accepting: self.accepting().is_ok(),
             book: self.book(),
+            rules: self.rules(),
             now: self.now().wall,
             latest: None,
         }
@@ -58,18 +63,54 @@ impl Maker<'_> {
             (Some(origin), Some(tail)) => TaskId::with_tail(slot, origin.first_at, tail),
             _ => TaskId::new(slot, now),
         };
-        let spec = new.spec(topic);
-        engine.may_do(&spec.action, "/action")?;
+        let mut spec = new.spec(topic);
+        engine.may_do(&spec.action, format_args!("/action"))?;
+        for (place, stage) in spec.stages.iter().flat_map(Stages::iter).enumerate() {
+            if let Some(action) = &stage.action {
+                engine.may_do(action, format_args!("/stages/{place}/action"))?;
+            }
+        }
         let on_existing = new.on_existing.or(topic.settings.on_existing);
+        let mut when = new.first_when();
+        let mut is_skipped = false;
+        // What stands in the call wins over the rule.
+        if let (None, Some(name)) = (when, topic.settings.rule.clone()) {
+            let (given, version) = self.rules.due(&name, &Asked::new(&new, now))?;
+            match given {
+                Given::Due(due) => when = Some(self.bounded(&name, version, due)?),
+                Given::Skip => is_skipped = true,
+            }
+            let at = now;
+            Arc::make_mut(&mut spec).rule = Some(RuleRef { name, version, at });
+        }
         Ok(Creation {
             id,
             spec,
             topic: new.topic,
             key: new.key,
-            when: new.when,
+            when,
             on_existing: on_existing.unwrap_or(OnExisting::Return),
             request: tail,
+            is_skipped,
         })
+    }
+
+    /// A due time that a rule gave, if it is not too far ahead.
+    fn bounded(&self, name: &ResourceName, version: u64, due: When) -> Result<When, RuleFailed> {
+        let most = self.engine.max_delay();
+        let is_too_far = match due {
+            When::At(at) | When::Missed(at) => at > self.now.after(most),
+            When::After(length) => length > most,
+        };
+        if is_too_far {
+            let (name, fault) = (name.clone(), RuleFault::TooFar(most));
+            return Err(RuleFailed {
+                name,
+                version,
+                fault,
+            });
+        }
+        Ok(due)
     }
 
     fn topic(&mut self, name: &TopicName) -> Result<&Arc<Topic>, EngineError> {

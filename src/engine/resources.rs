@@ -42,13 +42,16 @@ impl Duetime {
         by: &str,
     ) -> Result<Put<R>, EngineError> {
         let by = by.to_owned();
-        self.ask_registry(PutResource {
+        let put = PutResource {
             name,
             body,
             meaning,
             by,
-        })
-        .await
+        };
+        let put = self.ask_registry(put).await;
+        // A schedule begins at once.
+        self.parts.schedules.ring();
+        put
     }
 
     /// Takes a resource away.

@@ -44,7 +44,7 @@ use crate::rule::book::RuleBook;
 use crate::shard::create::Created;
 use crate::store::StoreError;
 use crate::task::spec::ResourceName;
-use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
+use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, LastWords, NamedArbiter, Pulse};
 
 use course::{Course, Wake};
 pub use position::Position;
@@ -110,6 +110,8 @@ struct Courses {
     of: HashMap<ResourceName, Course>,
     /// The book that they were last brought in step with.
     seen: Option<Arc<RuleBook>>,
+    /// Thrown when another part keeps them.
+    kill: Option<KillSwitch>,
 }
 
 impl Courses {
@@ -130,7 +132,13 @@ impl Courses {
                 ),
             }
         }
-        Ok(Self { of, seen: None })
+        let (seen, kill) = (None, None);
+        Ok(Self { of, seen, kill })
+    }
+
+    /// Whether nothing that is done here counts any more.
+    fn is_fenced(&self) -> bool {
+        self.kill.as_ref().is_some_and(KillSwitch::is_thrown)
     }
 
     /// New schedules begin, those that are gone end, changed ones look at once.
@@ -174,6 +182,10 @@ impl Courses {
                 }
             });
             futures_util::future::join_all(steps).await;
+        }
+        // A step that is not stored is taken again, and finds the tasks that it made.
+        if self.is_fenced() {
+            return Ok(SLEEP_MAX);
         }
         self.store(engine).await?;
         let now = engine.now().wall;
@@ -308,7 +320,8 @@ impl Actor for SchedulesActor {
         let me = ctx.address();
         self.kill.on_throw(move || me.do_send(Leave));
         ctx.run_interval(BEAT, |actor, _| actor.pulse.beat(actor.clock.now().mono));
-        let work = run(Arc::clone(&self.board), self.kill.clone());
+        let words = self.death.words();
+        let work = run(Arc::clone(&self.board), self.kill.clone(), words);
         ctx.spawn(work.into_actor(self).map(|why, actor, ctx| {
             actor.leave(why, ctx);
         }));
@@ -324,7 +337,7 @@ impl Handler<Leave> for SchedulesActor {
 }
 
 /// Ends when it is told to leave, or its files can't be read; says why.
-async fn run(board: Arc<ScheduleBoard>, kill: KillSwitch) -> String {
+async fn run(board: Arc<ScheduleBoard>, kill: KillSwitch, words: LastWords) -> String {
     let mut courses = None;
     while !kill.is_thrown() {
         let mut sleep = SLEEP_MAX;
@@ -332,13 +345,19 @@ async fn run(board: Arc<ScheduleBoard>, kill: KillSwitch) -> String {
         if let Some(engine) = board.engine()
             && engine.accepting().is_ok()
         {
-            if let Err(error) = failpoints::reach("schedules::round") {
+            if let Err(error) = words.hear(|| failpoints::reach("schedules::round")) {
                 return error.to_string();
+            }
+            if kill.is_thrown() {
+                break;
             }
             let courses = match &mut courses {
                 Some(courses) => courses,
                 none => match Courses::load(&engine) {
-                    Ok(loaded) => none.insert(loaded),
+                    Ok(loaded) => none.insert(Courses {
+                        kill: Some(kill.clone()),
+                        ..loaded
+                    }),
                     Err(error) => return format!("positions: {error}"),
                 },
             };
@@ -415,11 +434,6 @@ impl Duetime {
         let at = origin.map_or_else(|| self.now().wall, |origin| origin.first_at);
         let new = course::task_of(name, &kept.meaning, at, None);
         self.create_from(new, origin, by).await
-    }
-
-    /// A schedule was put: it is looked at now.
-    pub fn ring_schedules(&self) {
-        self.parts.schedules.ring();
     }
 
     /// How far a schedule is.

@@ -69,6 +69,14 @@ async fn dead_task(engine: &Duetime) -> TaskId {
     view.task.id
 }
 
+/// What this process has open there.
+#[cfg(target_os = "linux")]
+fn open_files_of(data: &TempDir) -> Vec<std::path::PathBuf> {
+    let open = std::fs::read_dir("/proc/self/fd").expect("the system tells");
+    let open = open.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    open.filter(|file| file.starts_with(data.path())).collect()
+}
+
 #[tokio::test]
 async fn a_start_that_fails_leaves_nothing_running_and_the_directory_to_the_next() {
     let (engine, data) = started().await;
@@ -81,6 +89,8 @@ async fn a_start_that_fails_leaves_nothing_running_and_the_directory_to_the_next
     let failed = of_two_shards(&data).start().await;
     let why = failed.expect_err("a shard does not come up").to_string();
     assert!(why.contains("shard-00 g1 parked"), "{why}");
+    #[cfg(target_os = "linux")]
+    assert_eq!(open_files_of(&data), Vec::<std::path::PathBuf>::new());
     std::fs::remove_dir_all(&journal).expect("a new one was made");
     std::fs::rename(&aside, &journal).expect("it is moved back");
     let engine = of_two_shards(&data).start().await;

@@ -121,12 +121,12 @@ impl Duetime {
         by: &str,
     ) -> Result<Arc<Topic>, EngineError> {
         if let Some(action) = &settings.action {
-            self.may_do(action, "/action")?;
+            self.may_do(action, format_args!("/action"))?;
         }
         if let LatePolicy::Compensate(compensation) = &settings.late_answers
             && let Some(action) = &compensation.action
         {
-            self.may_do(action, "/late_answers/compensate/action")?;
+            self.may_do(action, format_args!("/late_answers/compensate/action"))?;
         }
         self.admit_topic(&name).await?;
         let put = PutTopic {

@@ -57,7 +57,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::deadline::Deadlines;
-use super::http_push::{as_json, failure, without_secrets};
+use super::http_push::{AWAY, CATCH_UP_MAX, as_json, failure, without_secrets};
 use super::{OwedReport, RunAttempt, Work};
 use crate::clock::Clock;
 use crate::limits::{COMMAND_BYTES_MAX, RESULT_BYTES_MAX};
@@ -239,12 +239,19 @@ impl Parts {
     ) -> Outcome {
         let mut ending = pin!(ending(started.group, &call.input, pipes));
         // The first that is ready wins, in this order.
-        let cut_off = tokio::select! {
+        let mut cut_off = tokio::select! {
             biased;
             said = &mut ending => Err(said),
             () = attempt.cancel.cancelled() => Ok(Outcome::Cancelled),
             () = self.deadlines.reached(attempt.deadline) => Ok(Outcome::TimedOut),
         };
+        // If this process stood still, the program may have ended in time, and only we have not heard of it.
+        if matches!(cut_off, Ok(Outcome::TimedOut))
+            && self.clock.now().mono.since(attempt.deadline) >= AWAY
+            && let Ok(said) = timeout(CATCH_UP_MAX, &mut ending).await
+        {
+            cut_off = Err(said);
+        }
         if cut_off.is_ok() {
             signal(started.group, Signal::SIGTERM);
             let end = self.clock.now().mono.after(attempt.grace);

@@ -47,7 +47,7 @@ use crate::clock::{Clock, MonoMs, WallMs};
 use crate::executor::{ExecutorError, OwedReport, ReportSink, RunAttempt, Work};
 use crate::ids::{AttemptNumber, TaskId};
 use crate::task::outcome::{Failure, Outcome};
-use crate::task::spec::{RawJson, TaskKey, TopicName};
+use crate::task::spec::{RawJson, StageName, TaskKey, TopicName};
 use call::Order;
 use seats::{Kind, Seats};
 
@@ -65,6 +65,8 @@ pub struct HandlerCall {
     pub key: Option<TaskKey>,
     /// Which generation of the task.
     pub generation: u32,
+    /// Which stage of the task, if it has stages.
+    pub stage: Option<StageName>,
     /// Which attempt, from 1, over all generations.
     pub attempt: AttemptNumber,
     /// When the task was due.
@@ -86,6 +88,8 @@ pub struct HandlerTask {
     pub key: Option<TaskKey>,
     /// Which generation of the task.
     pub generation: u32,
+    /// Which stage of the task, if it has stages.
+    pub stage: Option<StageName>,
     /// Which attempt, from 1, over all generations.
     pub attempt: AttemptNumber,
     /// When the task was due.
@@ -107,15 +111,8 @@ impl HandlerTask {
     /// # Errors
     /// `payload`, for good, with the field that does not fit and why: another attempt would read the same.
     pub fn payload_as<T: DeserializeOwned>(&self) -> Result<T, HandlerError> {
-        let text = self.payload.as_ref().map_or("null", |json| json.as_str());
-        let mut json = serde_json::Deserializer::from_str(text);
-        serde_path_to_error::deserialize(&mut json).map_err(|error| {
-            let place = match error.path().to_string() {
-                path if path == "." => "payload".to_owned(),
-                path => format!("payload.{path}"),
-            };
-            HandlerError::for_good("payload", format!("{place}: {}", error.into_inner()))
-        })
+        RawJson::read_as(self.payload.as_ref(), "payload")
+            .map_err(|why| HandlerError::for_good("payload", why))
     }
 
     /// How much of the attempt's time is left. When it is nothing, `cancel` is cancelled.
@@ -356,6 +353,7 @@ impl Handlers {
             topic: call.topic,
             key: call.key,
             generation: call.generation,
+            stage: call.stage,
             attempt: call.attempt,
             due_at: call.due_at,
             payload: call.payload,

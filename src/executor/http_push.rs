@@ -23,6 +23,9 @@
 //! | an address pushes may not reach   | `blocked_address`, not retryable                             |
 //! | no HTTP, or closed midway         | `protocol`                                                   |
 //!
+//! A deadline that has passed while the whole process stood still cuts nothing off at once: the answer may lie in the socket,
+//! and is read for a second more.
+//!
 //! The client follows no redirects, uses no proxy, unpacks nothing and repeats nothing: an attempt is one
 //! request. Cost: one spawned task per attempt, and idle connections for 4 s.
 //! Limits: HTTP/1.1 only. How many attempts run at once is for the caller to bound.
@@ -60,7 +63,7 @@ use crate::limits::{
 };
 use crate::rule::expr::{ANSWER, Expr, Fault};
 use crate::task::duration::parse;
-use crate::task::outcome::{Failure, Outcome};
+use crate::task::outcome::{FAILED_IF, Failure, Outcome};
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
 
 /// How long an idle connection is kept. Many receivers close theirs after 5 s, and a request that crosses
@@ -75,9 +78,9 @@ const EXCERPT_CHARS_MAX: usize = 200;
 /// Shortest part of a header value that is looked for in an answer, in bytes.
 const SECRET_BYTES_MIN: usize = 8;
 /// A time limit that is met so late was slept through by the whole process.
-const AWAY: DurationMs = DurationMs::secs(1);
+pub(super) const AWAY: DurationMs = DurationMs::secs(1);
 /// How long an answer is then still read for.
-const CATCH_UP_MAX: Duration = Duration::from_secs(1);
+pub(super) const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 /// Most attempts that wait in the actor's mailbox.
 const MAILBOX_MAX: usize = 4096;
 /// How often the actor shows that it lives.
@@ -477,7 +480,7 @@ impl HttpCall {
             let message = format!("failed_if is true: {}", self.told(status, body));
             return Err(Failure {
                 retryable: false,
-                ..failure("failed_if", message)
+                ..failure(FAILED_IF, message)
             });
         }
         self.holds("done_if", done_if, answer)

@@ -106,6 +106,8 @@ fn unknown(kind: Kind) -> &'static str {
     match kind {
         Kind::Calendar => "unknown_calendar",
         Kind::Schedule => "unknown_schedule",
+        Kind::Rule => "unknown_rule",
+        Kind::Rollout => "unknown_rollout",
     }
 }
 
@@ -123,6 +125,9 @@ pub fn problem_of(error: &EngineError) -> Problem {
         EngineError::Refused(refused) => refusal(refused),
         EngineError::Exists(id) => says(Code::Exists).id(*id),
         EngineError::StorageFull(_) => says(Code::StorageFull).retry_after_s(RETRY_LATER_S),
+        EngineError::Rule(failed) => {
+            Problem::of_field("/facts", "rule_failed", failed.to_string())
+        }
         EngineError::ShuttingDown => says(Code::ShuttingDown).retry_after_s(RETRY_SOON_S),
         EngineError::Command { at, refused } => {
             let pointer = format!("{at}{}", refused.pointer());

@@ -23,6 +23,7 @@ mod openapi;
 mod ops;
 mod resent;
 mod resources;
+mod rules;
 mod schedules;
 pub mod server;
 mod store;
@@ -125,6 +126,7 @@ fn routes(config: &mut ServiceConfig) {
         .service(at("/v1/late-answers").route(web::get().to(late::list)))
         .configure(verbs::mount)
         .configure(calendars::mount)
+        .configure(rules::mount)
         .configure(schedules::mount)
         .service(at("/v1/topics").route(web::get().to(topics::list)))
         .service(

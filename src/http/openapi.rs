@@ -5,8 +5,8 @@ use actix_web::{HttpRequest, HttpResponse};
 use utoipa::OpenApi;
 
 use crate::http::{
-    batch, calendars, completion, late, leases, metrics, ops, query, respond, schedules, store,
-    tasks, topics, verbs,
+    batch, calendars, completion, late, leases, metrics, ops, query, respond, rules, schedules,
+    store, tasks, topics, verbs,
 };
 
 /// The document's source.
@@ -35,6 +35,7 @@ use crate::http::{
         leases::lease, leases::heartbeat, leases::complete, leases::fail, leases::snooze, completion::complete,
         topics::list, topics::get, topics::put, topics::delete, topics::pause, topics::resume,
         calendars::list, calendars::get, calendars::put, calendars::delete, calendars::versions, calendars::import,
+        rules::list, rules::get, rules::put, rules::delete, rules::versions, rules::rollout, rules::rollback,
         schedules::list, schedules::get, schedules::put, schedules::delete, schedules::versions, schedules::preview,
         schedules::pause, schedules::resume, schedules::run_now,
         ops::preview_cron,

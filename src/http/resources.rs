@@ -67,8 +67,8 @@ pub(super) fn answer<R: Shown>(
     Ok(Answer::json(status, &shown))
 }
 
-/// A page of all, by name.
-pub(super) fn list<R: Shown>(req: &HttpRequest, api: &Api) -> Result<Answer, Problem> {
+/// Which page of a list by name: so many, after this name.
+pub(super) fn page(req: &HttpRequest) -> Result<(usize, String), Problem> {
     let query = query(req, &["limit", "cursor"])?;
     let find = |wanted: &str| query.iter().find(|(name, _)| name == wanted);
     let limit = match find("limit") {
@@ -83,7 +83,14 @@ pub(super) fn list<R: Shown>(req: &HttpRequest, api: &Api) -> Result<Answer, Pro
         }
     };
     // A cursor is the last name of the page before.
-    let after = find("cursor").map_or("", |(_, cursor)| cursor.as_str());
+    let after = find("cursor").map_or_else(String::new, |(_, cursor)| cursor.clone());
+    Ok((limit, after))
+}
+
+/// A page of all, by name.
+pub(super) fn list<R: Shown>(req: &HttpRequest, api: &Api) -> Result<Answer, Problem> {
+    let (limit, after) = page(req)?;
+    let after = after.as_str();
     let book = api.engine.rules();
     let mut rest = R::all(&book)
         .range::<str, _>((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded));

@@ -103,12 +103,7 @@ pub async fn put(
     api: Data<Api>,
     name: Path<String>,
 ) -> HttpResponse {
-    respond(async {
-        let put = resources::put::<Schedule>(&req, payload, &api, &name).await;
-        api.engine.ring_schedules();
-        put
-    })
-    .await
+    respond(async { resources::put::<Schedule>(&req, payload, &api, &name).await }).await
 }
 
 /// Takes a schedule away, and calls off its next occurrence. One that runs goes on.

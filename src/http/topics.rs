@@ -7,6 +7,7 @@ use crate::engine::EngineError;
 use crate::engine::registry::RegistryError;
 use crate::http::answer::{Answer, problem_of};
 use crate::http::resent::once;
+use crate::http::resources;
 use crate::http::{Api, BY, query, respond};
 use crate::task::spec::TopicName;
 use crate::wire;
@@ -19,18 +20,27 @@ fn named(name: &str) -> Result<TopicName, Problem> {
 }
 
 /// All declared topics, by name.
-#[utoipa::path(get, path = "/v1/topics", tag = "topics", operation_id = "list_topics", responses((status = 200, description = "all declared topics", body = TopicsOut)))]
+#[utoipa::path(get, path = "/v1/topics", tag = "topics", operation_id = "list_topics",
+    params(("limit" = Option<u16>, Query, description = "most of one page; default 100"), ("cursor" = Option<String>, Query, description = "the `next_cursor` of the page before")),
+    responses((status = 200, description = "a page of them", body = TopicsOut)))]
 pub async fn list(req: HttpRequest, api: Data<Api>) -> HttpResponse {
     respond(async {
-        query(&req, &[])?;
+        let (limit, after) = resources::page(&req)?;
         let book = api.engine.book();
-        let mut topics: Vec<_> = book.iter().collect();
+        let mut topics: Vec<_> = book
+            .iter()
+            .filter(|(name, _)| name.as_str() > after.as_str())
+            .collect();
         topics.sort_unstable_by_key(|(name, _)| *name);
+        let more = topics.len() > limit;
+        topics.truncate(limit);
+        let last = topics.last().filter(|_| more);
+        let next_cursor = last.map(|(name, _)| name.to_string());
         let items = topics
             .into_iter()
             .map(|(name, topic)| TopicOut::new(name, topic))
             .collect();
-        Ok(Answer::json(200, &TopicsOut { items }))
+        Ok(Answer::json(200, &TopicsOut { items, next_cursor }))
     })
     .await
 }

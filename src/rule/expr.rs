@@ -12,10 +12,15 @@
 //! could cost more than the budget is refused when it is given, not cut off when it runs; the worst that passes takes
 //! about 25 ms, a usual one 2 µs. Parsing takes 5 to 50 µs, and is done once per text ([`Expr::shared`]).
 //!
+//! Times and lengths of time are told apart from numbers, and from one another, by the text alone (`kinds`), so a
+//! [`TimeExpr`] gives an instant whenever it gives anything.
+//!
 //! An error is never a silent true: a field that is missing, a comparison that makes no sense, a panic in the library
 //! are all a [`Fault`]. `has(body.paid)` asks whether a field is there.
 //!
 //! Invariant: nothing else in the crate knows the library behind this.
+
+mod kinds;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,11 +29,15 @@ use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::{EntryExpr, Expr as Node, LiteralValue, SelectExpr, SourceInfo, operators};
 use cel::parser::Macro;
-use cel::{Context, Env, IdedExpr, Value};
+use cel::{Context, Env, ExecutionError, IdedExpr, Value};
 use parking_lot::Mutex;
 use serde_json::Value as Json;
 
+use crate::clock::WallMs;
+use crate::task::duration;
+
 use crate::limits::{EXPR_BYTES_MAX, EXPR_INPUT_BYTES_MAX};
+use kinds::Kind;
 
 /// Deepest nesting, of brackets and of operations.
 const DEPTH_MAX: u16 = 32;
@@ -42,12 +51,30 @@ const MESSAGE_CHARS_MAX: usize = 160;
 /// Names that an expression may use.
 pub type Names = &'static [&'static str];
 
+/// The names that stand for times, wherever they may be used.
+const TIMES: [&str; 2] = ["created_at", "now"];
+/// Whoever evaluates gives these as milliseconds of Unix time.
+const TIME_FUNCTIONS: [&str; 2] = ["timestamp", "duration"];
+
+/// The names an expression over a task may use: its facts (an object), topic, key (a text or null), tags (an object of
+/// texts), and two times.
+pub const TASK: Names = &["facts", "topic", "key", "tags", "created_at", "now"];
+
 /// The names an expression over an answer may use: the number, an object of texts by lower-case name, and the body's
 /// JSON (the text itself if it is none).
 pub const ANSWER: Names = &["status", "headers", "body"];
 
 /// Functions called as `size(x)`, each of one argument.
-const FUNCTIONS: [&str; 6] = ["size", "string", "int", "uint", "double", "bool"];
+const FUNCTIONS: [&str; 8] = [
+    "size",
+    "string",
+    "int",
+    "uint",
+    "double",
+    "bool",
+    "timestamp",
+    "duration",
+];
 /// Functions called as `x.contains(y)`, with their number of arguments.
 const METHODS: [(&str, usize); 4] = [
     ("size", 0),
@@ -56,7 +83,7 @@ const METHODS: [(&str, usize); 4] = [
     ("endsWith", 1),
 ];
 /// Operators whose result is true, false or a number, whatever they are given.
-const TO_SCALAR: [&str; 16] = [
+const TO_SCALAR: [&str; 18] = [
     operators::LOGICAL_AND,
     operators::LOGICAL_OR,
     operators::LOGICAL_NOT,
@@ -73,6 +100,8 @@ const TO_SCALAR: [&str; 16] = [
     operators::MODULO,
     operators::NEGATE,
     "size",
+    "timestamp",
+    "duration",
 ];
 /// Operators whose result is as large as what they are given.
 const TO_SAME: [&str; 3] = [operators::ADD, operators::CONDITIONAL, operators::INDEX];
@@ -107,8 +136,11 @@ type Shared = HashMap<(Names, String), Arc<Expr>>;
 /// An expression that was parsed, and can be evaluated within the budget.
 #[derive(Debug)]
 pub struct Expr {
+    source: String,
     root: IdedExpr,
     reads: Vec<&'static str>,
+    /// Uses the functions that make times and lengths of texts.
+    reckons: bool,
 }
 
 /// What is wrong with an expression, and where.
@@ -135,6 +167,9 @@ pub enum Fault {
     /// It has a value, but not true or false.
     #[error("gives {0}, where true or false is needed")]
     NotBool(String),
+    /// Its value is no instant between the years 0 and 9999.
+    #[error("gives no instant between the years 0 and 9999")]
+    NotTime,
 }
 
 impl fmt::Display for Flaw {
@@ -155,6 +190,22 @@ impl Expr {
     /// # Errors
     /// With what is wrong in it: its syntax, a name or function that there is not, its length, depth or cost.
     pub fn parse(source: &str, names: Names) -> Result<Self, Flaw> {
+        match Self::of(source, names)? {
+            (expr, Kind::Plain) => {
+                if expr.reads.is_empty() {
+                    let told = |fault: Fault| Flaw::whole(fault.to_string());
+                    expr.holds(|_| Ok(Json::Null)).map_err(told)?;
+                }
+                Ok(expr)
+            }
+            (_, Kind::Time | Kind::Length) => {
+                let detail = "gives a time, where true or false is needed";
+                Err(Flaw::whole(detail.to_owned()))
+            }
+        }
+    }
+
+    fn of(source: &str, names: Names) -> Result<(Self, Kind), Flaw> {
         if source.len() > EXPR_BYTES_MAX {
             let is = source.len();
             return Err(Flaw::whole(format!(
@@ -172,9 +223,10 @@ impl Expr {
             source,
             places: &places,
             reads: Vec::new(),
+            reckons: false,
             cost: 0,
         };
-        check.node(&root, 1)?;
+        let (_, kind) = check.node(&root, 1)?;
         if check.cost > COST_MAX {
             return Err(Flaw::whole(format!(
                 "may cost {} units at worst, at most {COST_MAX} are allowed: each operation costs the size of what \
@@ -182,14 +234,19 @@ impl Expr {
                 check.cost
             )));
         }
-        let reads = check.reads;
-        let expr = Self { root, reads };
+        let (reads, reckons) = (check.reads, check.reckons);
+        let expr = Self {
+            source: source.to_owned(),
+            root,
+            reads,
+            reckons,
+        };
         if expr.reads.is_empty() {
             // It always has the same value, so its faults can be told now.
-            expr.holds(|_| Ok(Json::Null))
+            expr.value(|_| Ok(Json::Null))
                 .map_err(|fault| Flaw::whole(fault.to_string()))?;
         }
-        Ok(expr)
+        Ok((expr, kind))
     }
 
     /// The same as [`parse`](Self::parse), from those that were parsed already.
@@ -211,12 +268,36 @@ impl Expr {
         Ok(expr)
     }
 
+    /// Whether it reads this name.
+    pub fn reads(&self, name: &str) -> bool {
+        self.reads.contains(&name)
+    }
+
+    /// As it was written.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// Whether it is true. `input` is asked once for each name that it reads.
     ///
     /// # Errors
     /// When it has no value, or one that is neither true nor false; and as `input` says.
     pub fn holds(&self, input: impl Fn(&str) -> Result<Json, Fault>) -> Result<bool, Fault> {
+        match self.value(input)? {
+            Value::Bool(holds) => Ok(holds),
+            other => Err(not_bool(&other)),
+        }
+    }
+
+    fn value(&self, input: impl Fn(&str) -> Result<Json, Fault>) -> Result<Value, Fault> {
         let mut context = Context::with_env(Arc::clone(&ENV));
+        if self.reckons {
+            let added = [
+                context.add_function(TIME_FUNCTIONS[0], timestamp),
+                context.add_function(TIME_FUNCTIONS[1], length),
+            ];
+            debug_assert!(added.iter().all(Result::is_ok));
+        }
         for name in &self.reads {
             let mut room = EXPR_INPUT_BYTES_MAX;
             let value = value_of(input(name)?, &mut room);
@@ -227,12 +308,99 @@ impl Expr {
         }
         let value = catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.root, &context)));
         match value {
-            Ok(Ok(Value::Bool(holds))) => Ok(holds),
-            Ok(Ok(other)) => Err(Fault::NotBool(cut(&other.type_of().to_string()))),
+            Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(Fault::Failed(cut(&error.to_string()))),
             Err(_) => Err(Fault::Failed("the evaluation broke off".to_owned())),
         }
     }
+}
+
+/// An expression that gives an instant: `created_at + duration("30m")`, `timestamp(facts.pay_by)`.
+#[derive(Debug)]
+pub struct TimeExpr(Expr);
+
+impl TimeExpr {
+    /// Parses an expression that may use `names`, of which `created_at` and `now` are times.
+    ///
+    /// # Errors
+    /// As [`Expr::parse`]; and when it gives something else.
+    pub fn parse(source: &str, names: Names) -> Result<Self, Flaw> {
+        let detail = match Expr::of(source, names)? {
+            (expr, Kind::Time) => return Ok(Self(expr)),
+            (_, Kind::Length) => {
+                "gives a length of time, where an instant is needed: created_at + …"
+            }
+            (_, Kind::Plain) => {
+                "gives no instant: created_at and now are some, a text becomes one by timestamp(…), and a length of \
+                 time can be added"
+            }
+        };
+        Err(Flaw::whole(detail.to_owned()))
+    }
+
+    /// As it was written.
+    pub fn source(&self) -> &str {
+        self.0.source()
+    }
+
+    /// The instant. `input` is asked once for each name that it reads; times are given as milliseconds of Unix time.
+    ///
+    /// # Errors
+    /// When it has no value; and as `input` says.
+    pub fn at(&self, input: impl Fn(&str) -> Result<Json, Fault>) -> Result<WallMs, Fault> {
+        match self.0.value(input)? {
+            Value::Int(ms) if (TIME_MIN_MS..TIME_MAX_MS).contains(&ms) => Ok(WallMs(ms)),
+            _ => Err(Fault::NotTime),
+        }
+    }
+}
+
+/// The years 0 and 10000.
+const TIME_MIN_MS: i64 = -62_167_219_200_000;
+const TIME_MAX_MS: i64 = 253_402_300_800_000;
+
+/// `timestamp("2026-12-01T10:00:00+01:00")`, in milliseconds of Unix time; what is finer is rounded up.
+fn timestamp(text: Arc<String>) -> Result<i64, ExecutionError> {
+    let at: jiff::Timestamp = text.parse().map_err(|_| {
+        let detail = format!(
+            "`{}` is no time with an offset, such as 2026-12-01T10:30:00Z",
+            cut(&text)
+        );
+        ExecutionError::function_error("timestamp", detail)
+    })?;
+    Ok(up_to_millis(at.as_nanosecond()))
+}
+
+/// `duration("PT30M")`, `duration("90m")`, `duration("1h30m")`, in milliseconds; what is finer is rounded up.
+fn length(text: Arc<String>) -> Result<i64, ExecutionError> {
+    let bad = || {
+        let detail = format!(
+            "`{}` is no length of time, such as PT30M, 90m or 1h30m",
+            cut(&text)
+        );
+        ExecutionError::function_error("duration", detail)
+    };
+    let (sign, plain) = match text.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, text.as_str()),
+    };
+    let millis = if plain.starts_with(['P', 'p']) {
+        i64::try_from(duration::parse(plain).map_err(|_| bad())?.0).map_err(|_| bad())?
+    } else {
+        let length: jiff::SignedDuration = plain.parse().map_err(|_| bad())?;
+        up_to_millis(length.as_nanos())
+    };
+    Ok(sign * millis)
+}
+
+/// Nanoseconds as milliseconds, rounded up. What is too long for them is longer than anything else.
+fn up_to_millis(nanos: i128) -> i64 {
+    let millis = nanos.div_euclid(1_000_000) + i128::from(nanos.rem_euclid(1_000_000) > 0);
+    i64::try_from(millis).unwrap_or(i64::MAX)
+}
+
+fn not_bool(value: &Value) -> Fault {
+    Fault::NotBool(cut(&value.type_of().to_string()))
 }
 
 impl Flaw {
@@ -247,27 +415,37 @@ struct Check<'a> {
     source: &'a str,
     places: &'a SourceInfo,
     reads: Vec<&'static str>,
+    reckons: bool,
     cost: usize,
 }
 
 impl Check<'_> {
-    /// Checks a part of the expression; gives the largest size that its value may have.
-    fn node(&mut self, node: &IdedExpr, depth: u16) -> Result<usize, Flaw> {
+    /// Checks a part of the expression; gives the largest size that its value may have, and whether it is a time.
+    fn node(&mut self, node: &IdedExpr, depth: u16) -> Result<(usize, Kind), Flaw> {
         if depth > DEPTH_MAX {
             return self.refuse(node, too_deep());
         }
+        let mut args = Vec::new();
         let mut sum = |parts: &mut dyn Iterator<Item = &IdedExpr>| {
             let mut size = 1;
             for part in parts {
-                size += self.node(part, depth + 1)?;
+                let (part, kind) = self.node(part, depth + 1)?;
+                size += part;
+                args.push(kind);
             }
             Ok(size)
         };
+        let mut kind = Kind::Plain;
         let (worked_on, size) = match &node.expr {
             Node::Literal(LiteralValue::String(text)) => (1, 1 + text.inner().len()),
             Node::Literal(LiteralValue::Bytes(bytes)) => (1, 1 + bytes.inner().len()),
             Node::Literal(_) => (1, 1),
-            Node::Ident(name) => (1, self.name(node, name)?),
+            Node::Ident(name) => {
+                let is_time = TIMES.contains(&name.as_str());
+                kind = if is_time { Kind::Time } else { Kind::Plain };
+                self.name(node, name)?;
+                (1, if is_time { 1 } else { EXPR_INPUT_BYTES_MAX })
+            }
             Node::Select(field) => {
                 let operand = sum(&mut std::iter::once(&*field.operand))?;
                 // A field of an input is not copied; one of a value that was made is.
@@ -289,6 +467,9 @@ impl Check<'_> {
                 }
                 let all = sum(&mut call.target.as_deref().into_iter().chain(&call.args))?;
                 let scalar = is_method || TO_SCALAR.contains(&name);
+                self.reckons |= TIME_FUNCTIONS.contains(&name);
+                kind = kinds::of_call(name, &args).or_else(|why| self.refuse(node, why))?;
+                args.clear();
                 (all, if scalar { 1 } else { all })
             }
             Node::List(list) => {
@@ -307,12 +488,15 @@ impl Check<'_> {
                 return self.refuse(node, "this kind of value can't be made here".to_owned());
             }
         };
+        for arg in args {
+            kinds::of_part(arg).or_else(|why| self.refuse(node, why))?;
+        }
         self.cost = self.cost.saturating_add(worked_on);
-        Ok(size)
+        Ok((size, kind))
     }
 
     /// Notes that a name is read.
-    fn name(&mut self, node: &IdedExpr, name: &str) -> Result<usize, Flaw> {
+    fn name(&mut self, node: &IdedExpr, name: &str) -> Result<(), Flaw> {
         let Some(known) = self.names.iter().find(|known| **known == name) else {
             let names = self.names.join(", ");
             let detail = format!("there is no name `{}`; there are {names}", cut(name));
@@ -321,7 +505,7 @@ impl Check<'_> {
         if !self.reads.contains(known) {
             self.reads.push(known);
         }
-        Ok(EXPR_INPUT_BYTES_MAX)
+        Ok(())
     }
 
     fn refuse<T>(&self, node: &IdedExpr, detail: String) -> Result<T, Flaw> {

@@ -15,6 +15,7 @@
 
 mod dispatch;
 mod hold;
+mod stages;
 
 pub use dispatch::report_time;
 
@@ -123,6 +124,8 @@ pub struct Launch {
     pub key: Option<TaskKey>,
     /// Of the task.
     pub generation: u32,
+    /// The place of the task's present stage, if it has stages.
+    pub stage: Option<u8>,
     /// Its number.
     pub attempt: AttemptNumber,
     /// Its fencing number.
@@ -133,6 +136,8 @@ pub struct Launch {
     pub time_left: DurationMs,
     /// What to do.
     pub spec: Arc<TaskSpec>,
+    /// It is only asked whether it was done.
+    pub verifies: bool,
 }
 
 /// Where a task stood before a change.
@@ -305,7 +310,7 @@ impl ShardCore {
             let alarms = alarms_of(&task, Place::InFlight);
             if runs_here {
                 let slots = self.slots.of_mut(Track::of(&task));
-                slots.take(&task.topic, task.spec.action.host(), id);
+                slots.take(&task.topic, task.host(), id);
             }
             for alarm in alarms.into_iter().flatten() {
                 self.wheels.set(alarm);
@@ -381,7 +386,7 @@ impl ShardCore {
         let entry = self.table.wake(id)?;
         let (state, next, place) = (entry.task.state, entry.task.next, entry.place);
         let topic = entry.task.topic.clone();
-        let asked = (entry.task.generation, entry.task.next, entry.task.first_due);
+        let asked = what_is_asked(&entry.task);
         let (track, ran_here) = (Track::of(&entry.task), entry.task.runs_here());
         let alarms = alarms_of(&entry.task, place);
         let alarms = match self.table.is_alarmed(id) {
@@ -408,9 +413,7 @@ impl ShardCore {
                     }
                     // What is asked for anew begins in the wheel, even if it is due at the same instant.
                     State::Pending | State::Retrying
-                        if came_due
-                            || (task.generation, task.next, task.first_due) == asked
-                                && place.is_due() =>
+                        if came_due || what_is_asked(task) == asked && place.is_due() =>
                     {
                         place
                     }
@@ -470,7 +473,7 @@ impl ShardCore {
         let (topic, new_state, lateness) = (task.topic.clone(), task.state, task.lateness_ms);
         let (track, runs_here) = (Track::of(task), task.runs_here());
         let takes_slot = !before.ran_here && runs_here;
-        let host = takes_slot.then(|| task.spec.action.host()).flatten();
+        let host = takes_slot.then(|| task.host()).flatten();
         // A record that is written anew stands in memory, and its chunk will have an alarm for it.
         if let [Some(alarm), None] = new_alarms
             && is_written
@@ -542,13 +545,13 @@ impl ShardCore {
         let Some(Some((topic, fire_ms, track))) = self.table.change(id, |entry| {
             let waits = matches!(entry.task.state, State::Pending | State::Retrying);
             waits.then(|| {
-                entry.place = place;
                 let task = &entry.task;
                 (task.topic.clone(), task.next.fire_ms, Track::of(task))
             })
         }) else {
             return;
         };
+        self.put_into(id, place);
         match place {
             Place::Ready => {
                 self.table
@@ -572,14 +575,28 @@ impl ShardCore {
 
     /// Puts a task that waited elsewhere, and was taken from there, back into the wheel.
     fn back_to_wheel(&mut self, id: TaskId) {
+        self.put_into(id, Place::Wheel);
+        self.table.set_alarmed(id, true);
+    }
+
+    /// Puts a task whose alarm has rung, or that had none, into another place, with the alarms that it has there.
+    fn put_into(&mut self, id: TaskId, place: Place) {
         let alarms = self.table.change(id, |entry| {
-            entry.place = Place::Wheel;
-            alarms_of(&entry.task, Place::Wheel)
+            let before = alarms_of(&entry.task, entry.place);
+            entry.place = place;
+            [before, alarms_of(&entry.task, place)]
         });
-        for alarm in alarms.into_iter().flatten().flatten() {
+        let Some([before, after]) = alarms else {
+            return;
+        };
+        for alarm in before.into_iter().flatten() {
+            if !after.contains(&Some(alarm)) {
+                self.wheels.unset(alarm);
+            }
+        }
+        for alarm in after.into_iter().flatten() {
             self.wheels.set(alarm);
         }
-        self.table.set_alarmed(id, true);
     }
 
     /// Adds a new task. One that is due much later is written here and now, and sleeps.
@@ -707,7 +724,7 @@ impl ShardCore {
             (State::Pending | State::Retrying, Place::Queued)
                 if self.slots.of(Track::of(task)).is_aside(task.id) =>
             {
-                Some(match task.spec.action {
+                Some(match task.action() {
                     Action::Command(_) => "commands_full",
                     _ => "host_full",
                 })
@@ -837,6 +854,12 @@ impl ShardCore {
         self.take_snapshots(&fold.table, now);
         Some(fold)
     }
+}
+
+/// What an alarm, or a place among what is due, is for. What is asked for anew has another.
+fn what_is_asked(task: &Task) -> impl PartialEq + use<> {
+    let stage = task.stage_place();
+    (task.generation, stage, task.next, task.first_due)
 }
 
 /// The note that a change of the journal puts, if it is one.

@@ -10,7 +10,7 @@ use crate::shard::notes::TooManyTombstones;
 use crate::shard::query::{Shown, Slim, TaskView};
 use crate::store::Tombstone;
 use crate::task::event::{Event, NewDue, Refusal};
-use crate::task::model::{State, Task};
+use crate::task::model::{Due, State, Task};
 use crate::task::new_task::When;
 use crate::task::spec::{TaskKey, TaskSpec, TopicName};
 use crate::task::topic::OnExisting;
@@ -32,6 +32,20 @@ pub struct Creation {
     pub on_existing: OnExisting,
     /// Hash of the request, if it may be sent again.
     pub request: Option<u64>,
+    /// Its rule says that none is needed: it is cancelled at once.
+    pub is_skipped: bool,
+}
+
+impl Creation {
+    /// When it is due. What a rule has given counts from when the rule was asked, a moment ago.
+    fn due(&self, now: Now) -> Due {
+        let when = self.when.unwrap_or(When::After(DurationMs(0)));
+        let mut due = when.due(now);
+        if let (When::After(length), Some(rule)) = (when, &self.spec.rule) {
+            due.at = rule.at.after(length);
+        }
+        due
+    }
 }
 
 /// What became of it. A task is shown as `V`.
@@ -91,7 +105,7 @@ impl ShardCore {
         {
             return Created::New(Slim::from(&*there.task));
         }
-        let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
+        let due = new.due(now);
         if let Some(key) = &new.key {
             if let Some(live) = self.table.live(&new.topic, key) {
                 return self.meet_existing(live, &new, by, now);
@@ -100,6 +114,9 @@ impl ShardCore {
                 let reason = tombstone.reason.clone();
                 return self.create_cancelled(new, reason, by, now);
             }
+        }
+        if new.is_skipped {
+            return self.create_skipped(new, by, now);
         }
         let mut task = Task::new(new.id, new.topic, new.key, new.spec, due, now, by);
         task.thaw = self.book.get(&task.topic).thaw;
@@ -119,7 +136,7 @@ impl ShardCore {
         let Some(entry) = self.table.read(live) else {
             return Created::Exists(live);
         };
-        let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
+        let due = new.due(now);
         let later = due.at > entry.task.next.at;
         let event = match new.on_existing {
             OnExisting::Reject => return Created::Exists(live),
@@ -172,13 +189,24 @@ impl ShardCore {
             .map(|view| view.task.id);
         let id = earlier.unwrap_or(new.id);
         if earlier.is_none() {
-            let due = new.when.unwrap_or(When::After(DurationMs(0))).due(now);
+            let due = new.due(now);
             self.add(
                 Task::new(id, new.topic, new.key, new.spec, due, now, by),
                 now,
             );
             let _ = self.change(id, Event::Cancel { reason }, by_tombstone, now);
         }
+        Created::Cancelled(self.slim_of(id))
+    }
+
+    fn create_skipped(&mut self, new: Creation, by: &str, now: Now) -> Created<Slim> {
+        let due = new.due(now);
+        let id = new.id;
+        let task = Task::new(id, new.topic, new.key, new.spec, due, now, by);
+        let rule = task.spec.rule.as_ref().map(|rule| rule.name.to_string());
+        self.add(task, now);
+        let reason = format!("rule {} says that none is needed", rule.unwrap_or_default());
+        let _ = self.change(id, Event::Cancel { reason }, "rule", now);
         Created::Cancelled(self.slim_of(id))
     }
 

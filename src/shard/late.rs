@@ -356,6 +356,7 @@ impl ShardCore {
             when: None,
             on_existing: OnExisting::Return,
             request: None,
+            is_skipped: false,
         };
         match self.create(creation, "late answer", now) {
             Created::New(view) => Treatment::Compensated(view.task.id),

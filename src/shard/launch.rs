@@ -1,6 +1,8 @@
 //! From an attempt that starts now to the order its executor gets: the body and headers of `HTTP push, on the
 //! wire`, and the attempt's deadline.
 
+use std::fmt::Write as _;
+
 use bytes::Bytes;
 use reqwest::Method;
 use serde::Serialize;
@@ -14,7 +16,7 @@ use crate::executor::{CommandCall, Conditions, HandlerCall, HttpCall, RunAttempt
 use crate::shard::completion::Completions;
 use crate::shard::core::Launch;
 use crate::task::outcome::Failure;
-use crate::task::spec::{Action, HttpAction};
+use crate::task::spec::{Action, HttpAction, StageName};
 
 /// What a receiver gets as JSON.
 #[derive(Serialize)]
@@ -47,30 +49,39 @@ pub fn attempt_of(
             None => unfit("the URL or method of this task can't be read"),
         }
     };
-    let work = match &launch.spec.action {
-        Action::Http(action) => of_http(action, None),
-        Action::Poll(poll) => of_http(
+    let action = launch.spec.action_at(launch.stage);
+    let work = match (action, &launch.spec.verify) {
+        (_, Some(verify)) if launch.verifies => of_http(
+            &verify.http,
+            Some(Conditions {
+                done_if: verify.done_if.clone(),
+                failed_if: verify.failed_if.clone(),
+            }),
+        ),
+        (Action::Http(action), _) => of_http(action, None),
+        (Action::Poll(poll), _) => of_http(
             &poll.http,
             Some(Conditions {
                 done_if: poll.done_if.clone(),
                 failed_if: poll.failed_if.clone(),
             }),
         ),
-        Action::Handler { name } => Work::Handler(HandlerCall {
+        (Action::Handler { name }, _) => Work::Handler(HandlerCall {
             handler: name.clone(),
             topic: launch.topic.clone(),
             key: launch.key.clone(),
             generation: launch.generation,
+            stage: stage_of(&launch).cloned(),
             attempt: launch.attempt,
             due_at: launch.due_at,
             payload: launch.spec.payload.clone(),
         }),
-        Action::Command(action) => Work::Command(CommandCall {
+        (Action::Command(action), _) => Work::Command(CommandCall {
             action: action.clone(),
             variables: variables(&launch, now),
             input: body_of(&launch, None),
         }),
-        Action::Pull | Action::CompleteOnly | Action::None => {
+        (Action::Pull | Action::CompleteOnly | Action::None, _) => {
             unfit("this action is not run by an executor")
         }
     };
@@ -105,7 +116,7 @@ fn body_of(launch: &Launch, complete_url: Option<String>) -> Bytes {
         id: launch.task.uuid(),
         topic: launch.topic.as_str(),
         key: launch.key.as_ref().map(|key| key.as_str()),
-        stage: None,
+        stage: stage_of(launch).map(StageName::as_str),
         attempt: launch.attempt.0,
         token: launch.token.0,
         generation: launch.generation,
@@ -131,6 +142,8 @@ fn variables(launch: &Launch, now: Now) -> Vec<(&'static str, String)> {
     ];
     let key = launch.key.as_ref();
     variables.extend(key.map(|key| ("DUETIME_KEY", key.to_string())));
+    let stage = stage_of(launch);
+    variables.extend(stage.map(|stage| ("DUETIME_STAGE", stage.to_string())));
     variables
 }
 
@@ -142,16 +155,16 @@ fn http_call(
 ) -> Option<HttpCall> {
     // What only asks for something has no body.
     let body = match action.method.as_str() {
-        "GET" | "HEAD" if launch.spec.action.poll().is_some() => Bytes::new(),
+        "GET" | "HEAD"
+            if launch.verifies || launch.spec.action_at(launch.stage).poll().is_some() =>
+        {
+            Bytes::new()
+        }
         _ => body_of(launch, complete_url),
     };
     let mut headers = action.headers.clone();
     let mut set = |name: &str, value: String| headers.push((name.to_owned(), value));
-    // The stage's place stays empty for a task without stages: the same id for every attempt of a generation.
-    set(
-        "webhook-id",
-        format!("{}.{}.", launch.task, launch.generation),
-    );
+    set("webhook-id", webhook_id(launch));
     set(
         "webhook-timestamp",
         (now.wall.0.div_euclid(1000)).to_string(),
@@ -182,6 +195,25 @@ fn http_call(
         complete_by: action.complete_by,
         question: None,
     })
+}
+
+fn stage_of(launch: &Launch) -> Option<&StageName> {
+    let stage = launch.spec.stage_at(launch.stage);
+    stage.map(|stage| &stage.name)
+}
+
+/// The same for every attempt of a generation and stage. The stage's place stays empty for a task without stages. What
+/// a header, or a reader of such ids, might take amiss is written as in a URL.
+fn webhook_id(launch: &Launch) -> String {
+    let mut id = format!("{}.{}.", launch.task, launch.generation);
+    for byte in stage_of(launch).map_or("", StageName::as_str).bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_".contains(&byte) {
+            id.push(char::from(byte));
+        } else {
+            let _ = write!(id, "%{byte:02X}");
+        }
+    }
+    id
 }
 
 /// W3C trace context: the task is the trace, each attempt a span of it.

@@ -70,8 +70,8 @@ pub enum Alarm {
     Due(TaskId),
     /// The attempt that is out has not answered.
     Overdue(TaskId),
-    /// The total time of the task is over.
-    TotalTime(TaskId),
+    /// The total time of the task is over, or a later one of its stages takes over.
+    Until(TaskId),
     /// The task's record may go.
     Expire(TaskId),
     /// A tombstone ends.
@@ -96,7 +96,7 @@ pub fn alarms_of(task: &Task, place: Place) -> [Option<Setting>; 2] {
                     Lane::Wall => AlarmClock::Wall,
                     Lane::Steady => AlarmClock::Steady,
                 },
-                if task.spec.action.is_dispatched() {
+                if task.starts_here() {
                     ARM_AHEAD.0 as i64
                 } else {
                     0
@@ -117,13 +117,15 @@ pub fn alarms_of(task: &Task, place: Place) -> [Option<Setting>; 2] {
             .map(|at| (AlarmClock::Steady, at.0, Alarm::Expire(task.id))),
         Place::Ready | Place::Queued | Place::Held | Place::Awaiting => None,
     };
-    // A poll that is asked for the last time ends by the answer.
-    let counts = !task.state.is_ended() && task.state != State::Paused && !task.asks_last();
-    let total = task
-        .total_until()
+    let counts = !task.state.is_ended() && task.state != State::Paused;
+    let until = match place {
+        Place::Wheel => task.until_while_waiting(),
+        _ => task.until(),
+    };
+    let until = until
         .filter(|_| counts)
-        .map(|at| (AlarmClock::Steady, at.0, Alarm::TotalTime(task.id)));
-    [main, total]
+        .map(|at| (AlarmClock::Steady, at.0, Alarm::Until(task.id)));
+    [main, until]
 }
 
 /// The alarm of a task that is known by its entry alone, if it has one: see [`Entry::has_more_alarms`].

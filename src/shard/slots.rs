@@ -44,15 +44,23 @@ pub enum Track {
     Questions,
     /// The last question of a poll.
     LastQuestions,
+    /// The question whether something was done.
+    Verifications,
 }
 
 impl Track {
     /// All of them. Who waits longest for a slot is the one who has the most time.
-    pub const ALL: [Self; 3] = [Self::LastQuestions, Self::Questions, Self::Work];
+    pub const ALL: [Self; 4] = [
+        Self::LastQuestions,
+        Self::Verifications,
+        Self::Questions,
+        Self::Work,
+    ];
 
     /// That of a task's next attempt, or of the one that is out.
     pub fn of(task: &Task) -> Self {
-        match &task.spec.action {
+        match task.action() {
+            _ if task.verifies() => Self::Verifications,
             Action::Poll(_) if task.asks_last() => Self::LastQuestions,
             Action::Poll(_) => Self::Questions,
             _ => Self::Work,
@@ -66,6 +74,7 @@ pub struct Tracks {
     work: Slots,
     questions: Slots,
     last_questions: Slots,
+    verifications: Slots,
 }
 
 impl Tracks {
@@ -81,6 +90,7 @@ impl Tracks {
             work: slots(running_max),
             questions: slots(questions_max),
             last_questions: slots(questions_max),
+            verifications: slots(questions_max),
         }
     }
 
@@ -90,6 +100,7 @@ impl Tracks {
             Track::Work => &self.work,
             Track::Questions => &self.questions,
             Track::LastQuestions => &self.last_questions,
+            Track::Verifications => &self.verifications,
         }
     }
 
@@ -99,6 +110,7 @@ impl Tracks {
             Track::Work => &mut self.work,
             Track::Questions => &mut self.questions,
             Track::LastQuestions => &mut self.last_questions,
+            Track::Verifications => &mut self.verifications,
         }
     }
 

@@ -831,7 +831,10 @@ impl TaskTable {
 
 /// Whether nothing is to be noted of a task when it comes due, but that it waits for a slot.
 fn queues_asleep(task: &Task) -> bool {
-    task.spec.action.is_dispatched() && task.total().is_none()
+    task.action().is_dispatched()
+        && task.total().is_none()
+        && !task.verifies()
+        && task.at_stage.is_none()
 }
 
 /// What a row says of when: the end of a task that has ended, else its due time.

@@ -267,27 +267,27 @@ impl Entry {
 
     /// The entry of a task's record, the hash of whose key is known.
     pub fn with_key_hash(task: &Task, key_hash: u64) -> Self {
-        let total = task.total_until().map(|until| until.0);
+        let until = task.until_while_waiting().map(|until| until.0);
         let class = match task.state {
             State::Dispatched | State::Running => Class::InFlight,
             State::Paused => Class::Paused,
             State::Succeeded => Class::Succeeded,
             State::Dead => Class::Dead,
             State::Cancelled => Class::Cancelled,
-            // Its total time is steady, whatever its next attempt waits for.
-            State::Pending | State::Retrying if total.is_some() => Class::Steady,
+            // Its end is steady, whatever its next attempt waits for.
+            State::Pending | State::Retrying if until.is_some() => Class::Steady,
             State::Pending | State::Retrying => match task.next.lane {
                 Lane::Wall => Class::Wall,
                 Lane::Steady => Class::Steady,
             },
         };
-        let ahead = match task.spec.action.is_dispatched() {
+        let ahead = match task.starts_here() {
             true => ARM_AHEAD.0 as i64,
             false => 0,
         };
         let rings = task.next.fire_ms.saturating_sub(ahead);
         let wake_ms = match class {
-            Class::Wall | Class::Steady => total.map_or(rings, |total| rings.min(total)),
+            Class::Wall | Class::Steady => until.map_or(rings, |until| rings.min(until)),
             Class::InFlight | Class::Paused => 0,
             _ => task.expires.map_or(i64::MAX, |at| at.0),
         };
@@ -301,7 +301,7 @@ impl Entry {
             due_ms: task.due.at.0,
             ended_ms: task.ended_at.map_or(0, |at| at.0),
             wake_ms,
-            has_more_alarms: class.waits() && total.is_some(),
+            has_more_alarms: class.waits() && until.is_some(),
         }
     }
 }

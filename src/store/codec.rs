@@ -1,7 +1,8 @@
 //! How records become bytes and back. The one module that knows bincode.
 //!
 //! ```text
-//!  value   version 1 │ crc32 4 │ body …            the body is a record of `record.rs`, in bincode
+//!  value   version 1 │ crc32 4 │ body …            the body is a record of `record.rs`, in bincode;
+//!                                                 version 2 of a task's is that of one with stages
 //!                      └ over the record's key, the version and the body
 //!  batch   version 1 │ steady 8 │ change │ change │ …
 //!  change  kind 1 │ id 16 │ length 4 │ value …     kind with its top bit set: removed, no value
@@ -29,7 +30,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use self::record::{
     CancelRecordV1, CheckpointRecordV2, KeptAnswerRecordV1, LateAnswerRecordV1, ManifestRecordV1,
-    MarksRecordV1, SeedRecordV1, TaskRecordV1, TombstoneRecordV1,
+    MarksRecordV1, SeedRecordV1, TaskRecordV1, TaskRecordV2, TombstoneRecordV1,
 };
 use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::ids::TaskId;
@@ -44,6 +45,7 @@ pub const RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A stored form that changes gets the next number, a record struct of its own and a golden test.
 const VALUE_VERSION: u8 = 1;
+const STAGED_VERSION: u8 = 2;
 const BATCH_VERSION: u8 = 2;
 
 const VALUE_HEADER_BYTES: usize = 5;
@@ -219,13 +221,17 @@ impl Batch {
 
     /// The same; where its record stands in the batch's bytes.
     pub fn place_task(&mut self, task: &Task) -> Range<usize> {
-        self.put(RecordKey::Task(task.id), 0, &TaskRecordV1::of(task, None))
+        self.put_task_with(task, None)
     }
 
     /// The same for a task whose spec is at hand as it was read.
     pub fn put_read_task(&mut self, task: &Task, spec: &SpecBytes) {
-        let record = TaskRecordV1::of(task, spec.of(task));
-        self.put(RecordKey::Task(task.id), 0, &record);
+        self.put_task_with(task, spec.of(task));
+    }
+
+    fn put_task_with(&mut self, task: &Task, spec: Option<&[u8]>) -> Range<usize> {
+        let key = RecordKey::Task(task.id);
+        self.put_bytes(key, 0, |buffer| encode_task_value(buffer, task, spec))
     }
 
     /// Cancels a task whose record stands in a chunk.
@@ -606,9 +612,17 @@ pub fn decode_seed(key: &[u8], value: &[u8]) -> Result<u64, Damaged> {
 /// A task's value.
 pub fn encode_task(task: &Task) -> Bytes {
     let mut value = Vec::new();
-    let record = TaskRecordV1::of(task, None);
-    encode_value(&mut value, &RecordKey::Task(task.id).to_bytes(), &record);
+    encode_task_value(&mut value, task, None);
     Bytes::from(value)
+}
+
+fn encode_task_value(buffer: &mut Vec<u8>, task: &Task, spec: Option<&[u8]>) {
+    let key = RecordKey::Task(task.id).to_bytes();
+    if TaskRecordV2::is_needed(task) {
+        encode_version(STAGED_VERSION, buffer, &key, &TaskRecordV2::of(task, spec));
+    } else {
+        encode_value(buffer, &key, &TaskRecordV1::of(task, spec));
+    }
 }
 
 /// The stored bytes of a task's spec, so that they need not be made again.
@@ -633,9 +647,16 @@ pub fn decode_task_and_spec(
     id: TaskId,
     value: &[u8],
 ) -> Result<(Task, Option<SpecBytes>), Damaged> {
-    let record: TaskRecordV1<'_> = decode_value(&RecordKey::Task(id).to_bytes(), value)?;
-    let encoded = record.spec_in(value).map(Bytes::copy_from_slice);
-    let task = record.into_task(id)?;
+    let key = RecordKey::Task(id).to_bytes();
+    let (task, encoded) = if value.first() == Some(&STAGED_VERSION) {
+        let record: TaskRecordV2<'_> = decode_version(STAGED_VERSION, &key, value)?;
+        let encoded = record.task.spec_in(value).map(Bytes::copy_from_slice);
+        (record.into_task(id)?, encoded)
+    } else {
+        let record: TaskRecordV1<'_> = decode_value(&key, value)?;
+        let encoded = record.spec_in(value).map(Bytes::copy_from_slice);
+        (record.into_task(id)?, encoded)
+    };
     let spec = Arc::clone(&task.spec);
     let bytes = encoded.map(|encoded| SpecBytes { spec, encoded });
     Ok((task, bytes))
@@ -646,7 +667,12 @@ pub fn decode_task_and_spec(
 /// # Errors
 /// When the value is not what was written for this task.
 pub fn decode_task(id: TaskId, value: &[u8]) -> Result<Task, Damaged> {
-    let record: TaskRecordV1<'_> = decode_value(&RecordKey::Task(id).to_bytes(), value)?;
+    let key = RecordKey::Task(id).to_bytes();
+    if value.first() == Some(&STAGED_VERSION) {
+        let record: TaskRecordV2<'_> = decode_version(STAGED_VERSION, &key, value)?;
+        return record.into_task(id);
+    }
+    let record: TaskRecordV1<'_> = decode_value(&key, value)?;
     record.into_task(id)
 }
 
@@ -691,24 +717,36 @@ fn encoded(key: &[u8], record: &impl Encode) -> Vec<u8> {
 }
 
 fn encode_value(buffer: &mut Vec<u8>, key: &[u8], record: &impl Encode) {
+    encode_version(VALUE_VERSION, buffer, key, record);
+}
+
+fn encode_version(version: u8, buffer: &mut Vec<u8>, key: &[u8], record: &impl Encode) {
     let at = buffer.len();
-    buffer.extend_from_slice(&[VALUE_VERSION, 0, 0, 0, 0]);
+    buffer.extend_from_slice(&[version, 0, 0, 0, 0]);
     bincode::encode_into_writer(record, Tail(buffer), CONFIG).expect("memory takes every record");
-    let sum = checksum(key, &buffer[at + VALUE_HEADER_BYTES..]);
+    let sum = checksum(version, key, &buffer[at + VALUE_HEADER_BYTES..]);
     buffer[at + 1..at + VALUE_HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
 }
 
 fn decode_value<'a, R: BorrowDecode<'a, ()>>(key: &[u8], value: &'a [u8]) -> Result<R, Damaged> {
+    decode_version(VALUE_VERSION, key, value)
+}
+
+fn decode_version<'a, R: BorrowDecode<'a, ()>>(
+    wanted: u8,
+    key: &[u8],
+    value: &'a [u8],
+) -> Result<R, Damaged> {
     let Some((&[version, ref sum @ ..], body)) = value.split_first_chunk::<VALUE_HEADER_BYTES>()
     else {
         return Err(Damaged::new("a value that is cut short"));
     };
-    if version != VALUE_VERSION {
+    if version != wanted {
         return Err(Damaged::new(format!(
             "a value of the unknown format {version}"
         )));
     }
-    if u32::from_le_bytes(*sum) != checksum(key, body) {
+    if u32::from_le_bytes(*sum) != checksum(version, key, body) {
         return Err(Damaged::new("the checksum is wrong"));
     }
     let (record, read) = bincode::borrow_decode_from_slice(body, CONFIG).map_err(|error| {
@@ -722,10 +760,10 @@ fn decode_value<'a, R: BorrowDecode<'a, ()>>(key: &[u8], value: &'a [u8]) -> Res
     Ok(record)
 }
 
-fn checksum(key: &[u8], body: &[u8]) -> u32 {
+fn checksum(version: u8, key: &[u8], body: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     sum.update(key);
-    sum.update(&[VALUE_VERSION]);
+    sum.update(&[version]);
     sum.update(body);
     sum.finalize()
 }

@@ -70,6 +70,18 @@ pub enum Event {
     },
     /// The total time over all attempts is over.
     TotalTimeOver,
+    /// The condition of the stage at this place, whose time has come, is not true.
+    StagePassedOver {
+        /// Its place.
+        place: u8,
+        /// Why it has no value: the stage counts as given up.
+        error: Option<ErrorNote>,
+    },
+    /// The time of the later stage at this place has come, whatever is left of the present one.
+    StageTookOver {
+        /// Its place.
+        place: u8,
+    },
     /// The process that ran the attempt is gone.
     Recovered,
     /// At shutdown, or because its topic is held from now on: the attempt is handed back.
@@ -159,6 +171,8 @@ impl Event {
             Self::AcceptedLate { .. } => "accept",
             Self::Overdue { .. } => "overdue",
             Self::TotalTimeOver => "total time",
+            Self::StagePassedOver { .. } => "pass over a stage",
+            Self::StageTookOver { .. } => "begin a stage",
             Self::Recovered => "recover",
             Self::HandedBack { .. } => "hand back",
             Self::Cancel { .. } => "cancel",

@@ -5,6 +5,7 @@ use crate::ids::{AttemptNumber, AttemptToken};
 use crate::limits;
 use crate::task::model::State;
 use crate::task::outcome::Outcome;
+use crate::task::spec::StageName;
 
 /// One attempt that has ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +16,8 @@ pub struct AttemptRecord {
     pub token: AttemptToken,
     /// The generation it belonged to.
     pub generation: u32,
+    /// The stage it belonged to, of a staged task.
+    pub stage: Option<StageName>,
     /// When it started; `None` if nobody knows that it did.
     pub started_at: Option<WallMs>,
     /// When its end was learnt.

@@ -221,9 +221,17 @@ impl LateAnswer {
         self.is_success() && self.ended_as != Some(SUCCEEDED)
     }
 
-    /// Whether it could still end its task: what another generation was asked for is not what this attempt has done.
+    /// Whether it could still end its task, or its present stage: what another generation or stage was asked for is
+    /// not what this attempt has done.
     pub fn can_finish(&self, task: &Task) -> bool {
-        self.is_success() && !task.state.is_ended() && self.generation == Some(task.generation)
+        let mut records = task.attempts_log.kept.iter().rev();
+        let record = records.find(|record| record.token == self.token);
+        let stage = task.stage().map(|stage| &stage.name);
+        let is_of_stage = record.is_some_and(|record| record.stage.as_ref() == stage);
+        self.is_success()
+            && !task.state.is_ended()
+            && is_of_stage
+            && self.generation == Some(task.generation)
     }
 
     /// The event that lets it end its task.

@@ -1,7 +1,7 @@
 //! What a task is, and everything that can happen to it. Pure: no clock, no store, no actor.
 //!
 //! Read in this order: [`model`] (the nouns), [`event`] (what can happen), [`transition`] (the one function that
-//! says what an event makes of a task), then [`retry`] and [`duration`].
+//! says what an event makes of a task), then [`stage`], [`retry`] and [`duration`].
 
 pub mod duration;
 pub mod event;
@@ -12,6 +12,7 @@ pub mod new_task;
 pub mod outcome;
 pub mod retry;
 pub mod spec;
+pub mod stage;
 pub mod topic;
 pub mod transition;
 
@@ -19,4 +20,5 @@ pub use event::{Event, Refusal};
 pub use model::{Due, Lane, State, Task};
 pub use new_task::{NewTask, When};
 pub use outcome::{Failure, Outcome};
-pub use spec::{Action, CommandAction, HttpAction, TaskKey, TaskSpec, TopicName};
+pub use spec::{Action, CommandAction, HttpAction, StageName, TaskKey, TaskSpec, TopicName};
+pub use stage::{Stage, Stages, Starts};

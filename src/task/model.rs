@@ -7,7 +7,8 @@ use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, TaskId};
 use crate::limits;
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
-use crate::task::spec::{POLL_FOR, RawJson, TaskKey, TaskSpec, TopicName};
+use crate::task::spec::{HostId, POLL_FOR, RawJson, TaskKey, TaskSpec, TopicName};
+use crate::task::stage::{AtStage, Stages};
 
 /// Where a task stands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -133,6 +134,15 @@ impl Due {
         }
     }
 
+    /// The same due time, so many milliseconds later, or earlier.
+    pub fn moved_by(self, ms: i64) -> Self {
+        Self {
+            at: WallMs(self.at.0.saturating_add(ms)),
+            lane: self.lane,
+            fire_ms: self.fire_ms.saturating_add(ms),
+        }
+    }
+
     /// The same due time, `length` later.
     pub fn later_by(self, length: DurationMs) -> Self {
         Self {
@@ -170,6 +180,8 @@ pub enum WaitingFor {
     Snooze,
     /// What is asked for is not so yet.
     Poll,
+    /// It is asked whether it was done. Also while the question is out.
+    Verify,
 }
 
 impl WaitingFor {
@@ -179,6 +191,7 @@ impl WaitingFor {
             Self::Retry => "retry",
             Self::Snooze => "snooze",
             Self::Poll => "poll",
+            Self::Verify => "verify",
         }
     }
 }
@@ -277,13 +290,15 @@ pub struct Task {
     pub state: State,
     /// Grows with each replay and replace, from 1.
     pub generation: u32,
+    /// Where it stands among its stages, if it has any. What follows is that of its present stage.
+    pub at_stage: Option<AtStage>,
     /// When it was, or will be, due.
     pub due: Due,
     /// When its next attempt is made: its due time, later a retry's.
     pub next: Due,
     /// Steady time at which it began to wait for that: an older freeze of its topic does not concern it.
     pub waiting_since: SteadyMs,
-    /// When this generation first came due; its total time counts from here.
+    /// When this generation, in its present stage, first came due; its total time counts from here.
     pub first_due: Option<SteadyMs>,
     /// When it was created.
     pub created_at: WallMs,
@@ -293,7 +308,7 @@ pub struct Task {
     pub ended_at: Option<WallMs>,
     /// When its record may go.
     pub expires: Option<SteadyMs>,
-    /// Attempts of this generation that count.
+    /// Attempts of this generation, in its present stage, that count.
     pub attempts: u32,
     /// Number of the latest attempt, over all generations.
     pub attempt: AttemptNumber,
@@ -303,13 +318,13 @@ pub struct Task {
     pub live: Option<LiveAttempt>,
     /// While paused.
     pub pause: Option<Pause>,
-    /// While retrying.
+    /// While retrying, and while it is asked whether it was done.
     pub waiting_for: Option<WaitingFor>,
     /// When dead.
     pub dead_reason: Option<DeadReason>,
     /// How the latest attempt ended.
     pub last_outcome: Option<LastOutcome>,
-    /// What the work gave back.
+    /// What the work gave back; in a staged task, that of the last stage that has ended.
     pub result: Option<RawJson>,
     /// There was a result, larger than may be kept.
     pub result_dropped: bool,
@@ -336,6 +351,7 @@ impl Task {
         now: Now,
         by: &str,
     ) -> Self {
+        let created_at = spec.rule.as_ref().map_or(now.wall, |rule| rule.at);
         let mut changes = Latest::default();
         changes.push(Change {
             at: now.wall,
@@ -348,6 +364,7 @@ impl Task {
             id,
             topic,
             key,
+            at_stage: AtStage::first(&spec, now),
             spec,
             state: State::Pending,
             generation: 1,
@@ -355,7 +372,7 @@ impl Task {
             next: due,
             waiting_since: now.steady,
             first_due: None,
-            created_at: now.wall,
+            created_at,
             updated_at: now.wall,
             ended_at: None,
             expires: None,
@@ -381,7 +398,7 @@ impl Task {
     /// waits for.
     pub fn total(&self) -> Option<DurationMs> {
         let total = self.spec.timeouts.total;
-        match self.spec.action.poll() {
+        match self.action().poll() {
             Some(poll) => match (poll.within, total) {
                 (Some(within), Some(total)) => Some(within.min(total)),
                 (within, total) => within.or(total).or(Some(POLL_FOR)),
@@ -398,12 +415,30 @@ impl Task {
     /// Whether an attempt is out that an executor of ours works on, or is about to.
     pub fn runs_here(&self) -> bool {
         let live = self.live.as_ref();
-        self.spec.action.is_dispatched() && live.is_some_and(|live| live.lease.is_none())
+        self.starts_here() && live.is_some_and(|live| live.lease.is_none())
+    }
+
+    /// Whether what it waits for, or what is out, is the question whether it was done.
+    pub fn verifies(&self) -> bool {
+        self.waiting_for == Some(WaitingFor::Verify)
+    }
+
+    /// Whether an executor of ours starts what is next, so that a start must be written before.
+    pub fn starts_here(&self) -> bool {
+        self.verifies() || self.action().is_dispatched()
+    }
+
+    /// Whom what is next goes to, if it is a request.
+    pub fn host(&self) -> Option<HostId> {
+        match &self.spec.verify {
+            Some(verify) if self.verifies() => Some(verify.http.host()),
+            _ => self.action().host(),
+        }
     }
 
     /// Whether the next question of this poll, or the one that is out, is its last: it is asked when the time is over.
     pub fn asks_last(&self) -> bool {
-        self.spec.action.poll().is_some()
+        self.action().poll().is_some()
             && self.next.lane == Lane::Steady
             && self
                 .total_until()
@@ -423,7 +458,9 @@ impl Task {
         let json = |json: &Option<RawJson>| json.as_ref().map_or(0, |json| json.0.len());
         let history = self.attempts_log.kept.len() + self.changes.kept.len();
         let spec = &self.spec;
-        512 + json(&spec.payload) + json(&spec.facts) + json(&self.result) + 128 * history
+        let stages = spec.stages.as_ref().map_or(0, Stages::weight);
+        let texts = json(&spec.payload) + json(&spec.facts) + json(&self.result);
+        512 + texts + stages + 128 * history
     }
 
     /// Whether this generation may have another attempt.

@@ -6,8 +6,9 @@ use crate::clock::{DurationMs, Now, WallMs};
 use crate::task::model::Due;
 use crate::task::retry::RetryPolicy;
 use crate::task::spec::{
-    Action, Class, Delivery, NameError, RawJson, TaskKey, TaskSpec, TopicName,
+    Action, Class, Delivery, NameError, RawJson, TaskKey, TaskSpec, TopicName, Verify,
 };
+use crate::task::stage::Stages;
 use crate::task::topic::{OnExisting, PartialTimeouts, Topic};
 
 /// When a task is to be due.
@@ -50,10 +51,12 @@ pub struct NewTask {
     pub topic: TopicName,
     /// The caller's own id inside the topic.
     pub key: Option<TaskKey>,
-    /// When; `None` is now.
+    /// When; `None` is now. Stages have times of their own.
     pub when: Option<When>,
     /// What is done; `None` is the topic's, else to wait for a worker.
     pub action: Option<Action>,
+    /// Its stages, if it has any.
+    pub stages: Option<Stages>,
     /// Handed to the action.
     pub payload: Option<RawJson>,
     /// `None` is the topic's, else the default ladder.
@@ -72,6 +75,8 @@ pub struct NewTask {
     pub tags: Vec<(String, String)>,
     /// What rules read.
     pub facts: Option<RawJson>,
+    /// Asked when nobody knows whether it was done.
+    pub verify: Option<Box<Verify>>,
 }
 
 impl NewTask {
@@ -82,6 +87,7 @@ impl NewTask {
             key: None,
             when: None,
             action: None,
+            stages: None,
             payload: None,
             retry: None,
             timeouts: PartialTimeouts::default(),
@@ -91,6 +97,7 @@ impl NewTask {
             max_lateness: None,
             tags: Vec::new(),
             facts: None,
+            verify: None,
         }
     }
 
@@ -106,10 +113,7 @@ impl NewTask {
     /// Due after a length of time; finer than milliseconds is rounded up.
     #[must_use]
     pub fn after(mut self, length: std::time::Duration) -> Self {
-        let millis = length.as_nanos().div_ceil(1_000_000);
-        self.when = Some(When::After(DurationMs(
-            u64::try_from(millis).unwrap_or(u64::MAX),
-        )));
+        self.when = Some(When::After(DurationMs::at_least(length)));
         self
     }
 
@@ -125,6 +129,37 @@ impl NewTask {
     pub fn action(mut self, action: Action) -> Self {
         self.action = Some(action);
         self
+    }
+
+    /// With these stages, each at its time.
+    ///
+    /// ```
+    /// use duetime::{Action, NewTask, Stage, Stages, Starts, StageName, TopicName};
+    ///
+    /// let stage = |name, minutes| -> Result<Stage, duetime::NameError> {
+    ///     Ok(Stage {
+    ///         name: StageName::parse(name)?,
+    ///         starts: Starts::After(duetime::DurationMs::secs(60 * minutes)),
+    ///         condition: None,
+    ///         action: Some(Action::Handler { name: name.into() }),
+    ///     })
+    /// };
+    /// let stages = Stages::new(vec![stage("dispatch", 60)?, stage("cancel", 120)?])?;
+    /// let task = NewTask::new(TopicName::parse("order.no-courier")?).stages(stages);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn stages(mut self, stages: Stages) -> Self {
+        self.stages = Some(stages);
+        self
+    }
+
+    /// When it, or its first stage, is due; `None` is now.
+    pub fn first_when(&self) -> Option<When> {
+        match &self.stages {
+            Some(stages) => Some(When::After(stages.first_after())),
+            None => self.when,
+        }
     }
 
     /// With this payload.
@@ -161,6 +196,7 @@ impl NewTask {
                 .clone()
                 .or_else(|| settings.action.clone())
                 .unwrap_or(defaults.action),
+            stages: self.stages.clone(),
             payload: self.payload.clone(),
             retry: self
                 .retry
@@ -175,6 +211,8 @@ impl NewTask {
             max_lateness: self.max_lateness,
             tags,
             facts: self.facts.clone(),
+            verify: self.verify.clone(),
+            rule: None,
         })
     }
 }

@@ -4,6 +4,9 @@ use bytes::Bytes;
 
 use crate::clock::DurationMs;
 
+/// The code of a failure that an answer tells of: the user's `failed_if` is true of it.
+pub const FAILED_IF: &str = "failed_if";
+
 /// What became of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {

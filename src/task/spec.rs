@@ -5,11 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::{Xxh3Builder, xxh3_64};
 
-use crate::clock::DurationMs;
+use crate::clock::{DurationMs, WallMs};
 use crate::limits;
 use crate::task::retry::RetryPolicy;
+use crate::task::stage::Stages;
 
 /// Why a text is not a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -91,6 +93,8 @@ names! {
     TopicName, limits::TOPIC_BYTES_MAX;
     /// The caller's own id inside a topic: at most 256 bytes, no control characters.
     TaskKey, limits::KEY_BYTES_MAX;
+    /// A stage of a task: at most 64 bytes, no control characters.
+    StageName, limits::STAGE_NAME_BYTES_MAX;
     /// A calendar's, rule's or schedule's name: at most 128 bytes, no control characters.
     ResourceName, limits::RESOURCE_NAME_BYTES_MAX;
 }
@@ -106,6 +110,21 @@ impl RawJson {
     /// The text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or("null")
+    }
+
+    /// The text as a type of the caller's own; none counts as JSON's `null`.
+    ///
+    /// # Errors
+    /// Which field does not fit and why; `name` is what the whole is called there.
+    pub fn read_as<T: DeserializeOwned>(json: Option<&Self>, name: &str) -> Result<T, String> {
+        let mut json = serde_json::Deserializer::from_str(json.map_or("null", Self::as_str));
+        serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let place = match error.path().to_string() {
+                path if path == "." => name.to_owned(),
+                path => format!("{name}.{path}"),
+            };
+            format!("{place}: {}", error.into_inner())
+        })
     }
 }
 
@@ -197,6 +216,31 @@ pub struct Poll {
     pub done_if: String,
     /// What is true of an answer that ends it as failed.
     pub failed_if: Option<String>,
+}
+
+/// Asked before anything is tried again of which nobody knows whether it was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verify {
+    /// The question.
+    pub http: HttpAction,
+    /// What is true of an answer that says that it was done.
+    pub done_if: String,
+    /// What is true of an answer that says that it failed, for good.
+    pub failed_if: Option<String>,
+    /// When there is no answer.
+    pub on_no_answer: OnNoAnswer,
+}
+
+/// What follows when nobody answers whether it was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum OnNoAnswer {
+    /// It is tried again; what may be attempted only once is dead.
+    #[default]
+    Retry,
+    /// Paused for a person.
+    Hold,
+    /// Dead.
+    Dead,
 }
 
 /// How long a poll goes on that has no other end.
@@ -308,8 +352,10 @@ impl Default for Timeouts {
 /// Everything a caller fixed about a task when creating it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSpec {
-    /// What is done when due.
+    /// What is done when due; in a staged task, by stages that do not say it themselves.
     pub action: Action,
+    /// Its stages, if it has any.
+    pub stages: Option<Stages>,
     /// Handed to the action.
     pub payload: Option<RawJson>,
     /// What follows a failed attempt.
@@ -326,12 +372,28 @@ pub struct TaskSpec {
     pub tags: Vec<(String, String)>,
     /// What rules read.
     pub facts: Option<RawJson>,
+    /// Asked when nobody knows whether it was done.
+    pub verify: Option<Box<Verify>>,
+    /// What gave its due time, if that was a rule.
+    pub rule: Option<RuleRef>,
+}
+
+/// A version of a rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RuleRef {
+    /// The rule.
+    pub name: ResourceName,
+    /// Its version.
+    pub version: u64,
+    /// When the task was created, for the rule and from then on for everybody.
+    pub at: WallMs,
 }
 
 impl Default for TaskSpec {
     fn default() -> Self {
         Self {
             action: Action::Pull,
+            stages: None,
             payload: None,
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
@@ -340,6 +402,8 @@ impl Default for TaskSpec {
             max_lateness: None,
             tags: Vec::new(),
             facts: None,
+            verify: None,
+            rule: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::task::late::LatePolicy;
 use crate::task::model::PauseClock;
 use crate::task::retry::RetryPolicy;
-use crate::task::spec::{Action, ByTopic, Class, Delivery, Timeouts, TopicName};
+use crate::task::spec::{Action, ByTopic, Class, Delivery, ResourceName, Timeouts, TopicName};
 use crate::task::transition::Retention;
 
 /// What to do when a live task already has the key of a new one.
@@ -70,6 +70,8 @@ pub struct Thaw {
 /// What is configured for a topic. `Default` is what an undeclared topic works with.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TopicSettings {
+    /// When tasks are due that do not say it: the rule of this name. Live.
+    pub rule: Option<ResourceName>,
     /// For tasks that name none.
     pub action: Option<Action>,
     /// For tasks that name none.

@@ -9,10 +9,14 @@
 //!  paused ◀──pause── retrying ◀────┘      cancel: from everywhere that has not ended
 //! ```
 //!
+//! A staged task goes through this once per stage: where it says succeeded or dead, the next stage is pending instead,
+//! as long as there is one ([`stage`](crate::task::stage)).
+//!
 //! It is the same for live work, for recovery and for tests. It decides and changes the task in memory; the
 //! shard writes the change and only then acts on it. An event that is refused has changed nothing.
 
 mod steps;
+mod verify;
 
 use crate::clock::{DurationMs, Now};
 use crate::task::event::{Applied, Event, NewDue, Refusal};
@@ -22,10 +26,11 @@ use crate::task::model::{
 };
 use crate::task::outcome::{Failure, Outcome};
 use crate::task::spec::{Action, Delivery};
+use crate::task::stage::AtStage;
 use steps::{
-    begin_generation, check_token, come_due, die, end, finish_from_outside, lateness, log,
-    record_attempt, settle, shift, stop_for, take_attempt, take_back_unstarted, take_late,
-    wait_again, why,
+    begin_generation, begin_stage, check_token, come_due, die, end, finish_from_outside, give_up,
+    go_on, lateness, log, move_stages, record_attempt, settle, shift, stop_for, succeed,
+    take_attempt, take_back_unstarted, take_late, wait_again, why,
 };
 
 /// How long a task waits that an executor had no room for.
@@ -82,7 +87,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             let is_first = task.first_due.is_none();
             come_due(task, ctx);
             // Nothing else writes when its time began.
-            if is_first && task.spec.action == Action::CompleteOnly {
+            if is_first && *task.action() == Action::CompleteOnly {
                 log(task, state, "due, to be completed from outside", ctx);
                 Ok(Applied::Changed)
             } else {
@@ -93,9 +98,9 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
 
         Event::Due { report_by } if waits => {
             come_due(task, ctx);
-            if task.spec.action == Action::None {
+            if *task.action() == Action::None {
                 task.lateness_ms = Some(lateness(task, ctx.now));
-                end(task, State::Succeeded, "due", ctx);
+                succeed(task, "due", ctx);
             } else {
                 let asks_on = task.waiting_for == Some(WaitingFor::Poll);
                 take_attempt(task, State::Dispatched, None, None, report_by);
@@ -118,7 +123,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         }
         Event::Started => illegal,
 
-        Event::Leased { worker, lease } if waits => {
+        Event::Leased { worker, lease } if waits && !task.verifies() => {
             come_due(task, ctx);
             let left = task.total_until().map(|until| until.since(ctx.now.steady));
             let lease = left.map_or(lease, |left| lease.min(left));
@@ -190,14 +195,14 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             }
             take_late(task, outcome);
             let why = format!("the late answer of attempt {} was accepted", attempt.0);
-            end(task, State::Succeeded, &why, ctx);
+            succeed(task, &why, ctx);
             Ok(stop)
         }
         Event::AcceptedLate { .. } => illegal,
 
         Event::Overdue { token } => {
             check_token(task, token)?;
-            if task.spec.action == Action::Pull {
+            if *task.action() == Action::Pull && !task.verifies() {
                 settle(task, Outcome::LeaseExpired, None, ctx);
                 Ok(Applied::Changed)
             } else {
@@ -208,7 +213,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
 
         // It is asked once more, now.
         Event::TotalTimeOver if task.asks_last() => Ok(Applied::Unchanged),
-        Event::TotalTimeOver if waits && task.spec.action.poll().is_some() => {
+        Event::TotalTimeOver if waits && task.action().poll().is_some() => {
             wait_again(
                 task,
                 Due::after(DurationMs(0), ctx.now),
@@ -229,11 +234,67 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         }
         Event::TotalTimeOver if state.is_in_flight() => {
             let token = task.token;
+            if task.verifies() {
+                die(task, DeadReason::TotalTime, ctx);
+                return Ok(Applied::ChangedAndStop(token));
+            }
             settle(task, Outcome::TimedOut, None, ctx);
             Ok(Applied::ChangedAndStop(token))
         }
         Event::TotalTimeOver => Ok(Applied::Unchanged),
 
+        Event::StagePassedOver { place, error }
+            if (waits && task.stage_place() == Some(place))
+                || (waits || state.is_in_flight()) && task.has_to_come(place) =>
+        {
+            let what = task
+                .spec
+                .stage_at(Some(place))
+                .map_or("", |stage| stage.name.as_str());
+            let what = format!("stage {what} is passed over");
+            let what = match &error {
+                None => format!("{what}: its condition is not true"),
+                Some(error) => format!("{what}: its condition has no value: {}", error.message),
+            };
+            if let Some(error) = error {
+                task.last_outcome = Some(LastOutcome {
+                    outcome: "failed",
+                    error: Some(error),
+                });
+                give_up(task, place, DeadReason::Refused);
+            }
+            if task.stage_place() == Some(place) {
+                go_on(task, &what, ctx);
+            } else {
+                if let Some(at) = &mut task.at_stage {
+                    at.passed |= 1 << place;
+                }
+                log(task, state, &what, ctx);
+            }
+            Ok(Applied::Changed)
+        }
+        Event::StagePassedOver { .. } => illegal,
+
+        Event::StageTookOver { place } if waits || state.is_in_flight() => {
+            let Some((_, due)) = task.takes_over().filter(|(later, _)| *later == place) else {
+                return illegal;
+            };
+            let stop = stop_for(task, None)?;
+            if state.is_in_flight() {
+                record_attempt(task, &Outcome::Cancelled, None, ctx);
+            }
+            begin_stage(task, place, due, ctx);
+            let what = task.stage().map_or("", |stage| stage.name.as_str());
+            let what = format!("stage {what} takes over: its time has come");
+            log(task, state, &what, ctx);
+            Ok(stop)
+        }
+        Event::StageTookOver { .. } => illegal,
+
+        Event::Recovered if state.is_in_flight() && task.verifies() => {
+            settle(task, Outcome::Unknown, None, ctx);
+            Ok(Applied::Changed)
+        }
         Event::Recovered if state.is_in_flight() => {
             if let Some(live) = task.live.as_mut().filter(|live| live.lease.is_some()) {
                 live.report_by = ctx.now.mono.after(live.lease.unwrap_or_default());
@@ -260,7 +321,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
 
         Event::HandedBack { was_started } if state.is_in_flight() => {
             let token = task.token;
-            if was_started && task.spec.action.poll().is_some() {
+            if task.verifies() || was_started && task.action().poll().is_some() {
                 settle(task, Outcome::Unknown, None, ctx);
                 return Ok(Applied::ChangedAndStop(token));
             }
@@ -271,12 +332,11 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             if was_started {
                 task.attempts = task.attempts.saturating_sub(1);
                 record_attempt(task, &Outcome::GivenBack, None, ctx);
-                wait_again(
-                    task,
-                    Due::after(DurationMs(0), ctx.now),
-                    WaitingFor::Retry,
-                    ctx,
-                );
+                let waiting_for = match task.spec.verify {
+                    Some(_) => WaitingFor::Verify,
+                    None => WaitingFor::Retry,
+                };
+                wait_again(task, Due::after(DurationMs(0), ctx.now), waiting_for, ctx);
             } else {
                 take_back_unstarted(task);
             }
@@ -319,7 +379,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             {
                 shift(task, ctx.now.steady.since(pause.since));
             }
-            task.state = State::Pending;
+            verify::wait_as_before(task);
             log(task, state, "resumed", ctx);
             Ok(Applied::Changed)
         }
@@ -331,6 +391,8 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
                 NewDue::To(due) => (due, true),
                 NewDue::ExtendBy(length) => (task.next.later_by(length), false),
             };
+            // What comes later comes as much later.
+            move_stages(task, due.at.0.saturating_sub(task.next.at.0));
             task.due = due;
             task.next = due;
             if is_new {
@@ -343,7 +405,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
                 // What was left when a frozen pause began is in an extended due time, but not in a new one.
                 Some(pause) if is_new => pause.since = ctx.now.steady,
                 Some(_) => {}
-                None => task.state = State::Pending,
+                None => verify::wait_as_before(task),
             }
             log(task, state, "rescheduled", ctx);
             Ok(Applied::Changed)
@@ -354,8 +416,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             task.due = Due::at(ctx.now.wall, ctx.now);
             task.next = task.due;
             task.waiting_since = ctx.now.steady;
-            task.waiting_for = None;
-            task.state = State::Pending;
+            verify::wait_as_before(task);
             log(task, state, "run now", ctx);
             Ok(Applied::Changed)
         }
@@ -391,7 +452,10 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         Event::Fail { .. } => illegal,
 
         Event::Replay if state == State::Dead => {
-            begin_generation(task, Due::at(ctx.now.wall, ctx.now), ctx);
+            let due = Due::at(ctx.now.wall, ctx.now);
+            // The stage that it ended in begins again, and those behind it come as much later as they would have.
+            move_stages(task, due.at.0.saturating_sub(task.due.at.0));
+            begin_generation(task, due, ctx);
             log(task, state, "replayed", ctx);
             Ok(Applied::Changed)
         }
@@ -421,6 +485,11 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         Event::Discard => illegal,
 
         Event::Replace { spec, due } if open => {
+            task.at_stage = AtStage::first(&spec, ctx.now);
+            // What a rule has counted from is what is shown.
+            if let Some(rule) = &spec.rule {
+                task.created_at = rule.at;
+            }
             task.spec = spec;
             begin_generation(task, due, ctx);
             log(task, state, "replaced by a new create", ctx);

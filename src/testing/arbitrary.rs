@@ -19,9 +19,10 @@ use crate::task::model::{
 };
 use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
 use crate::task::spec::{
-    Action, Class, CommandAction, Delivery, HttpAction, Poll, RawJson, TaskKey, TaskSpec, Timeouts,
-    TopicName,
+    Action, Class, CommandAction, Delivery, HttpAction, OnNoAnswer, Poll, RawJson, ResourceName,
+    RuleRef, StageName, TaskKey, TaskSpec, Timeouts, TopicName, Verify,
 };
+use crate::task::stage::{AtStage, Stage, Stages, Starts};
 
 const OUTCOMES: [&str; 10] = [
     "succeeded",
@@ -81,6 +82,7 @@ pub fn golden_task() -> Task {
             success_if: None,
             complete_by: None,
         }),
+        stages: None,
         payload: Some(RawJson::from(r#"{"order_id":42}"#.to_owned())),
         retry: RetryPolicy {
             backoff: Backoff::Exponential {
@@ -102,6 +104,8 @@ pub fn golden_task() -> Task {
         max_lateness: Some(DurationMs(60_000)),
         tags: vec![("region".into(), "eu".into())],
         facts: Some(RawJson::from(r#"{"vip":true}"#.to_owned())),
+        verify: None,
+        rule: None,
     });
     task.state = State::Dead;
     task.generation = 2;
@@ -138,6 +142,7 @@ pub fn golden_task() -> Task {
         attempt: AttemptNumber(3),
         token: AttemptToken(300),
         generation: 2,
+        stage: None,
         started_at: None,
         ended_at: WallMs(1_796_000_010_000),
         executor: "http",
@@ -148,29 +153,65 @@ pub fn golden_task() -> Task {
     task
 }
 
+/// A task with something in every field that belongs to stages.
+pub fn staged_task() -> Task {
+    let mut task = golden_task();
+    let stage = |name: &str, starts, action| Stage {
+        name: StageName::parse(name).expect("a good name"),
+        starts,
+        condition: Some("has(facts.vip)".to_owned()),
+        action,
+    };
+    let stages = vec![
+        stage("dispatch", Starts::After(DurationMs(5)), Some(Action::Pull)),
+        stage("remind", Starts::AfterPrevious(DurationMs(0)), None),
+        stage(
+            "cancel",
+            Starts::After(DurationMs(70_000)),
+            Some(Action::None),
+        ),
+    ];
+    let name = stages[0].name.clone();
+    Arc::make_mut(&mut task.spec).stages = Some(Stages::new(stages).expect("good stages"));
+    task.at_stage = Some(AtStage {
+        place: 1,
+        passed: 4,
+        died: Some((0, DeadReason::LeaseExpired)),
+        from: task.due.moved_by(-5),
+    });
+    task.attempts_log.kept[0].stage = Some(name);
+    task
+}
+
 prop_compose! {
     /// Any task, without what is not stored (`report_by`).
     pub fn a_task()(
         (slot, at, tail) in (any::<u64>(), 0..1_i64 << 47, any::<u64>()),
-        (topic, key, spec) in (a_topic(), option::of(a_key()), a_spec()),
+        (topic, key, mut spec) in (a_topic(), option::of(a_key()), a_spec()),
         (state, generation) in (a_state(), any::<u32>()),
         (due, next) in (a_due(), option::of(a_due())),
+        (place, passed, died) in (0..4_u8, any::<u32>(), option::of((0..4_u8, a_dead_reason()))),
+        from in a_due(),
         (waiting_since, first_due, expires) in (steady(), option::of(steady()), option::of(steady())),
         requests in prop::collection::vec(any::<u64>(), 0..4),
         (created_at, updated_at, ended_at) in (wall(), wall(), option::of(wall())),
         (attempts, attempt, token, thaw) in any::<(u32, u32, u64, u32)>(),
         (live, pause) in (option::of(a_live_attempt()), option::of(a_pause())),
         waiting_for in option::of(prop::sample::select(vec![
-            WaitingFor::Retry, WaitingFor::Snooze, WaitingFor::Poll,
+            WaitingFor::Retry, WaitingFor::Snooze, WaitingFor::Poll, WaitingFor::Verify,
         ])),
-        dead_reason in option::of(prop::sample::select(DeadReason::ALL.to_vec())),
+        dead_reason in option::of(a_dead_reason()),
         last_outcome in option::of(a_last_outcome()),
         (result, result_dropped, lateness_ms) in (option::of(some_json()), any::<bool>(), any::<Option<i64>>()),
         attempts_log in latest(an_attempt()),
         changes in latest(a_change()),
     ) -> Task {
+        if let Some(rule) = &mut spec.rule {
+            rule.at = created_at;
+        }
         Task {
             id: TaskId::with_tail(Slot::of_hash(slot), WallMs(at), tail),
+            at_stage: spec.stages.as_ref().map(|_| AtStage { place, passed, died, from }),
             topic, key, spec: Arc::new(spec), state, generation,
             due, next: next.unwrap_or(due), waiting_since, first_due, created_at, updated_at, ended_at, expires,
             attempts, attempt: AttemptNumber(attempt), token: AttemptToken(token),
@@ -266,6 +307,43 @@ fn a_state() -> impl Strategy<Value = State> {
     prop::sample::select(State::ALL.to_vec())
 }
 
+fn a_dead_reason() -> impl Strategy<Value = DeadReason> {
+    prop::sample::select(DeadReason::ALL.to_vec())
+}
+
+fn a_stage_name() -> impl Strategy<Value = StageName> {
+    name().prop_map(|name| {
+        StageName::parse(&name[..name.floor_char_boundary(60)]).expect("a good name")
+    })
+}
+
+/// Four to eight of them, each with a number in its name and so many milliseconds more from one to the next.
+fn some_stages() -> impl Strategy<Value = Stages> {
+    let stage = (
+        any::<bool>(),
+        1..1_000_000_u64,
+        option::of(text()),
+        option::of(an_action()),
+    );
+    vec(stage, 4..8).prop_map(|list| {
+        let mut at_ms = 0;
+        let stages = list.into_iter().enumerate();
+        let stages = stages.map(|(n, (is_from_creation, more_ms, condition, action))| {
+            at_ms += more_ms;
+            Stage {
+                name: StageName::parse(&format!("stage {n}")).expect("a good name"),
+                starts: match is_from_creation || n == 0 {
+                    true => Starts::After(DurationMs(at_ms)),
+                    false => Starts::AfterPrevious(DurationMs(more_ms)),
+                },
+                condition,
+                action,
+            }
+        });
+        Stages::new(stages.collect()).expect("good stages")
+    })
+}
+
 fn a_due() -> impl Strategy<Value = Due> {
     let lane = prop::sample::select(vec![Lane::Wall, Lane::Steady]);
     (wall(), lane, any::<i64>()).prop_map(|(at, lane, fire_ms)| Due { at, lane, fire_ms })
@@ -307,6 +385,7 @@ fn latest<T: std::fmt::Debug>(entry: impl Strategy<Value = T>) -> impl Strategy<
 prop_compose! {
     fn an_attempt()(
         (attempt, token, generation) in any::<(u32, u64, u32)>(),
+        stage in option::of(a_stage_name()),
         (started_at, ended_at) in (option::of(wall()), wall()),
         executor in prop::sample::select(vec!["http", "pull", "handler", "poll"]),
         worker in option::of(text()),
@@ -314,7 +393,7 @@ prop_compose! {
         error in option::of(an_error()),
     ) -> AttemptRecord {
         AttemptRecord {
-            attempt: AttemptNumber(attempt), token: AttemptToken(token), generation,
+            attempt: AttemptNumber(attempt), token: AttemptToken(token), generation, stage,
             started_at, ended_at, executor, worker, outcome, error,
         }
     }
@@ -367,6 +446,19 @@ fn an_action() -> impl Strategy<Value = Action> {
     ]
 }
 
+fn a_verify() -> impl Strategy<Value = Verify> {
+    let on_no_answer = vec![OnNoAnswer::Retry, OnNoAnswer::Hold, OnNoAnswer::Dead];
+    let on_no_answer = prop::sample::select(on_no_answer);
+    (an_http_action(), text(), option::of(text()), on_no_answer).prop_map(
+        |(http, done_if, failed_if, on_no_answer)| Verify {
+            http,
+            done_if,
+            failed_if,
+            on_no_answer,
+        },
+    )
+}
+
 fn an_http_action() -> impl Strategy<Value = HttpAction> {
     let statuses = vec(any::<u16>(), 0..3);
     (text(), text(), pairs(), statuses, option::of(text())).prop_map(
@@ -413,11 +505,19 @@ prop_compose! {
         class in prop::sample::select(vec![Class::Core, Class::Normal, Class::Bulk]),
         max_lateness in option::of(length()),
         tags in pairs(),
+        stages in option::of(some_stages()),
+        verify in option::of(a_verify()),
+        rule in option::of(("[a-z]{1,9}", any::<u64>())),
     ) -> TaskSpec {
+        let rule = rule.map(|(name, version)| RuleRef {
+            name: ResourceName::parse(&name).unwrap(),
+            version,
+            at: WallMs(0),
+        });
         TaskSpec {
-            action, payload, retry,
+            action, stages, payload, retry,
             timeouts: Timeouts { attempt, grace, total },
-            delivery, class, max_lateness, tags, facts,
+            delivery, class, max_lateness, tags, facts, rule, verify: verify.map(Box::new),
         }
     }
 }

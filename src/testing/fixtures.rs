@@ -17,7 +17,11 @@ use crate::task::model::Task;
 use crate::task::new_task::When;
 use crate::task::outcome::{Failure, Outcome};
 use crate::task::retry::{Backoff, RetryPolicy};
-use crate::task::spec::{Action, Delivery, HttpAction, Poll, TaskKey, TaskSpec, TopicName};
+use crate::task::spec::{
+    Action, Delivery, HttpAction, OnNoAnswer, Poll, RawJson, StageName, TaskKey, TaskSpec,
+    TopicName, Verify,
+};
+use crate::task::stage::{Stage, Stages, Starts};
 
 /// When tests begin: 2026-11-30T00:53:20Z.
 pub const START: WallMs = WallMs(1_796_000_000_000);
@@ -110,6 +114,44 @@ impl TaskFixture {
         }))
     }
 
+    /// With one more stage, which does what the task does.
+    pub fn stage(self, name: &str, starts: Starts) -> Self {
+        self.stage_if(name, starts, None, None)
+    }
+
+    /// With one more stage, which has a condition or an action of its own.
+    pub fn stage_if(
+        mut self,
+        name: &str,
+        starts: Starts,
+        condition: Option<&str>,
+        action: Option<Action>,
+    ) -> Self {
+        let mut stages: Vec<Stage> = self
+            .spec
+            .stages
+            .iter()
+            .flat_map(Stages::iter)
+            .cloned()
+            .collect();
+        stages.push(Stage {
+            name: StageName::parse(name).expect("a good name"),
+            starts,
+            condition: condition.map(str::to_owned),
+            action,
+        });
+        let stages = Stages::new(stages).expect("stages in order");
+        self.when = When::After(stages.first_after());
+        self.spec.stages = Some(stages);
+        self
+    }
+
+    /// With these facts.
+    pub fn facts(mut self, facts: &serde_json::Value) -> Self {
+        self.spec.facts = Some(RawJson::from(facts.to_string()));
+        self
+    }
+
     /// With a poll of a system on this machine, so often and for so long.
     pub fn poll(self, every: DurationMs, within: DurationMs) -> Self {
         let Action::Http(http) = self.clone().push().spec.action else {
@@ -122,6 +164,21 @@ impl TaskFixture {
             done_if: "body.done".to_owned(),
             failed_if: None,
         })))
+    }
+
+    /// With somebody on this machine who is asked whether it was done.
+    pub fn verified(self, on_no_answer: OnNoAnswer) -> Self {
+        let Action::Http(http) = self.clone().push().spec.action else {
+            return self;
+        };
+        let mut fixture = self;
+        fixture.spec.verify = Some(Box::new(Verify {
+            http,
+            done_if: "body.done".to_owned(),
+            failed_if: None,
+            on_no_answer,
+        }));
+        fixture
     }
 
     /// Never to be attempted again while its outcome is unknown.

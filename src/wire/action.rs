@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 use crate::clock::DurationMs;
 use crate::limits;
 use crate::rule::expr::{self, Expr};
-use crate::task::spec::Poll;
+use crate::task::spec::{OnNoAnswer, Poll, Verify};
 use crate::task::{Action, CommandAction, HttpAction};
-use crate::wire::decode::{NO_FIELDS, Node, Object, Shape};
+use crate::wire::decode::{NO_FIELDS, Node, Object, Shape, word_of};
 use crate::wire::task_out::Map;
 use crate::wire::time::Length;
 
@@ -46,6 +46,15 @@ const POLL: Shape = Shape {
     fields: &["http", "every", "for", "done_if", "failed_if"],
     not_built: &[],
 };
+const VERIFY: Shape = Shape {
+    fields: &["http", "done_if", "failed_if", "on_no_answer"],
+    not_built: &[],
+};
+const ON_NO_ANSWER: [(&str, OnNoAnswer); 3] = [
+    ("retry", OnNoAnswer::Retry),
+    ("hold", OnNoAnswer::Hold),
+    ("dead", OnNoAnswer::Dead),
+];
 /// From one question to the next, unless it is said.
 const POLL_EVERY: DurationMs = DurationMs::secs(10);
 const HANDLER: Shape = Shape {
@@ -128,6 +137,21 @@ fn poll(node: Node<'_, '_>) -> Option<Poll> {
         done_if: done_if?,
         failed_if,
     })
+}
+
+/// Reads what is asked when nobody knows whether it was done.
+pub(super) fn verify(node: Node<'_, '_>) -> Option<Box<Verify>> {
+    let body = node.object(&VERIFY)?;
+    let http = body.required("http", |node| request(&node.object(&QUESTION)?, "GET"));
+    let done_if = body.required("done_if", condition);
+    let failed_if = body.optional("failed_if", condition);
+    let on_no_answer = body.optional("on_no_answer", |node| node.word(&ON_NO_ANSWER));
+    Some(Box::new(Verify {
+        http: http?,
+        done_if: done_if?,
+        failed_if,
+        on_no_answer: on_no_answer.unwrap_or_default(),
+    }))
 }
 
 fn http(node: Node<'_, '_>) -> Option<HttpAction> {
@@ -229,8 +253,13 @@ fn env_name_flaw(name: &str) -> Option<&'static str> {
 
 /// An expression over an answer, as it was written.
 fn condition(node: Node<'_, '_>) -> Option<String> {
+    expression(node, expr::ANSWER)
+}
+
+/// An expression that may use these names, as it was written.
+pub(super) fn expression(node: Node<'_, '_>, names: expr::Names) -> Option<String> {
     let source = node.text()?;
-    match Expr::shared(&source, expr::ANSWER) {
+    match Expr::shared(&source, names) {
         Ok(_) => Some(source.into_owned()),
         Err(flaw) => node.refuse("invalid_expression", flaw.to_string()),
     }
@@ -413,6 +442,39 @@ pub struct PollBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, max_length = 1024)]
     failed_if: Option<&'a str>,
+}
+
+/// Asked before anything is tried again whose outcome is not known: after a timeout, a lost lease, a crash. Perhaps it was
+/// done, and only the answer was lost. Uses no attempt.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Verify)]
+pub struct VerifyBody<'a> {
+    /// The question. Its method is `GET` unless it says otherwise, and then it has no body; it takes no `complete_by`.
+    http: HttpBody<'a>,
+    /// What is true of an answer that says that it was done, which is then its `result`: a CEL expression as in
+    /// `success_if`.
+    #[schema(value_type = String, max_length = 1024, example = "body.closed")]
+    done_if: &'a str,
+    /// What is true of an answer that says that it failed for good; asked first. Any other answer says that it was not
+    /// done, and it is tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, max_length = 1024)]
+    failed_if: Option<&'a str>,
+    /// When there is no answer: `retry` (default; what may be attempted only once is dead), `hold` (paused for a person) or
+    /// `dead`.
+    #[schema(value_type = String, required = false)]
+    on_no_answer: &'static str,
+}
+
+impl<'a> From<&'a Verify> for VerifyBody<'a> {
+    fn from(verify: &'a Verify) -> Self {
+        Self {
+            http: (&verify.http).into(),
+            done_if: &verify.done_if,
+            failed_if: verify.failed_if.as_deref(),
+            on_no_answer: word_of(&ON_NO_ANSWER, &verify.on_no_answer),
+        }
+    }
 }
 
 /// An HTTP request to a receiver.
@@ -811,6 +873,7 @@ mod tests {
     fn the_documented_fields_are_those_that_are_read() {
         assert_eq!(properties::<HttpBody<'_>>(), HTTP.fields);
         assert_eq!(properties::<PollBody<'_>>(), POLL.fields);
+        assert_eq!(properties::<VerifyBody<'_>>(), VERIFY.fields);
         assert_eq!(properties::<CommandBody<'_>>(), COMMAND.fields);
     }
 }

@@ -36,6 +36,7 @@ pub mod batch;
 pub mod batch_out;
 pub mod calendar;
 pub mod completion;
+pub mod create_out;
 pub mod cron;
 pub mod decode;
 pub mod due;
@@ -47,8 +48,10 @@ pub mod list;
 mod params;
 pub mod problem;
 pub mod retry;
+pub mod rule;
 mod scan;
 pub mod schedule;
+pub mod stages;
 pub mod task_in;
 pub mod task_line;
 pub mod task_out;
@@ -60,7 +63,7 @@ pub use due::InLimits;
 pub use problem::{Code, FieldError, Problem};
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use utoipa::ToSchema;
     use utoipa::openapi::RefOr;
     use utoipa::openapi::schema::Schema;

@@ -72,6 +72,8 @@ codes! {
     InProgress = "in_progress", 409, "in progress";
     /// Something uses what is to be deleted.
     InUse = "in_use", 409, "in use";
+    /// There is only one version.
+    NoVersionBefore = "no_version_before", 409, "no version before";
     /// The body is larger than allowed.
     TooLarge = "too_large", 413, "too large";
     /// The body's media type is not taken.

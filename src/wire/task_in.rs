@@ -9,11 +9,12 @@ use crate::limits;
 use crate::task::spec::{Class, Delivery, RawJson};
 use crate::task::topic::OnExisting;
 use crate::task::{Action, NewTask, TaskKey, TopicName};
-use crate::wire::action::{self, ActionBody};
+use crate::wire::action::{self, ActionBody, VerifyBody};
 use crate::wire::decode::{Node, Object, Shape, decode_object};
 use crate::wire::due::{self, InLimits};
 use crate::wire::problem::Problem;
 use crate::wire::retry::{self, RetryBody, TimeoutsBody};
+use crate::wire::stages::{self, StageBody};
 use crate::wire::time::{Length, Time};
 
 /// Longest lateness that may be said not to matter, in milliseconds: ten years, which is never.
@@ -28,6 +29,7 @@ const CREATE: Shape = Shape {
         "delay",
         "payload",
         "action",
+        "stages",
         "retry",
         "timeouts",
         "delivery",
@@ -36,8 +38,9 @@ const CREATE: Shape = Shape {
         "max_lateness",
         "tags",
         "facts",
+        "verify",
     ],
-    not_built: &["stages", "guard", "verify", "on_end"],
+    not_built: &["guard", "on_end"],
 };
 
 pub(super) const DELIVERY: [(&str, Delivery); 2] = [
@@ -73,6 +76,7 @@ pub(super) fn new_task(node: Node<'_, '_>, limits: &InLimits) -> Option<NewTask>
 fn of_body(body: &Object<'_, '_>, limits: &InLimits) -> Option<NewTask> {
     let topic = body.required("topic", topic_name);
     let action = body.optional("action", action::action);
+    let stages = body.optional("stages", |node| stages::stages(node, limits));
     let key = body.optional("key", task_key);
     let when = due::when(body, limits);
     let payload = body.optional("payload", |node| node.raw(limits::PAYLOAD_BYTES_MAX));
@@ -84,7 +88,24 @@ fn of_body(body: &Object<'_, '_>, limits: &InLimits) -> Option<NewTask> {
     let max_lateness = body.optional("max_lateness", |node| node.length(0..=LATENESS_MS_MAX));
     let tags = body.optional("tags", tags);
     let facts = body.optional("facts", facts);
+    let verify = body.optional("verify", action::verify);
     let topic = topic?;
+    if let Some(field) = ["due_at", "delay"]
+        .into_iter()
+        .find(|field| body.has(field))
+        && body.has("stages")
+    {
+        return body.refuse(
+            field,
+            "conflict",
+            "stands beside `stages`, which have times of their own",
+        );
+    }
+    if let Some(stages) = &stages
+        && let Some(flaw) = stages::facts_flaw(stages, facts.as_ref())
+    {
+        return body.refuse("facts", "too_long", flaw);
+    }
     if action == Some(Action::None) && !has_time(body) {
         return body.refuse(
             "due_at",
@@ -97,6 +118,7 @@ fn of_body(body: &Object<'_, '_>, limits: &InLimits) -> Option<NewTask> {
         key,
         when,
         action,
+        stages,
         payload,
         retry,
         timeouts: timeouts.unwrap_or_default(),
@@ -106,11 +128,20 @@ fn of_body(body: &Object<'_, '_>, limits: &InLimits) -> Option<NewTask> {
         max_lateness,
         tags: tags.unwrap_or_default(),
         facts,
+        verify,
     })
 }
 
 fn has_time(body: &Object<'_, '_>) -> bool {
-    body.has("due_at") || body.has("delay")
+    ["due_at", "delay", "stages"]
+        .into_iter()
+        .any(|field| body.has(field))
+}
+
+/// The delivery with that word.
+pub fn delivery(word: &str) -> Option<Delivery> {
+    let known = DELIVERY.iter().find(|(known, _)| *known == word);
+    known.map(|(_, delivery)| *delivery)
 }
 
 /// Reads a topic's name.
@@ -181,6 +212,9 @@ pub struct CreateTask {
     pub payload: Option<serde_json::Value>,
     /// What is done when due. Default: the topic's, else `{"pull": {}}`. With `{"none": {}}` a time is needed.
     pub action: Option<ActionBody<'static>>,
+    /// 1 to 32 stages, instead of a time: each has a time, an action and attempts of its own, and the task ends as the last
+    /// of them does.
+    pub stages: Option<Vec<StageBody<'static>>>,
     /// Default: the topic's, else a ladder of 1, 5, 10 and 30 minutes with 11 attempts.
     pub retry: Option<RetryBody<'static>>,
     /// Over the topic's, field by field.
@@ -197,6 +231,9 @@ pub struct CreateTask {
     pub tags: Option<std::collections::HashMap<String, String>>,
     /// What rules read: an object of at most 64 KiB.
     pub facts: Option<serde_json::Value>,
+    /// Asked before it is tried again when nobody knows whether it was done.
+    #[schema(value_type = Option<VerifyBody>)]
+    pub verify: Option<VerifyBody<'static>>,
 }
 
 #[cfg(test)]
@@ -410,9 +447,10 @@ mod tests {
                 "/facts",
                 "too_long",
             ),
-            ("stages", json!([]), "/stages", "not_supported"),
+            ("stages", json!([]), "/stages", "empty"),
             ("guard", json!({}), "/guard", "not_supported"),
-            ("verify", json!({}), "/verify", "not_supported"),
+            ("guard", json!({}), "/guard", "not_supported"),
+            ("verify", json!([]), "/verify", "wrong_type"),
             ("on_end", json!({}), "/on_end", "not_supported"),
         ] {
             assert_eq!(
@@ -444,13 +482,13 @@ mod tests {
 
     #[test]
     fn a_field_that_is_not_built_yet_says_so() {
-        let problem = with("stages", json!([])).unwrap_err();
+        let problem = with("guard", json!([])).unwrap_err();
         assert_eq!(
             (problem.status(), problem.code.name()),
             (422, "not_supported")
         );
-        assert_eq!(problem.detail, "`/stages` is not built yet in this version");
-        assert!(with("stages", json!(null)).is_ok(), "null asks for nothing");
+        assert_eq!(problem.detail, "`/guard` is not built yet in this version");
+        assert!(with("guard", json!(null)).is_ok(), "null asks for nothing");
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //!
 //! Names and forms are the API's where it has them. The rest is what makes it the same task again: which clock a due
 //! time follows (`lane`) and the instant on it that fires (`fire_ms`), the instants of steady time (`…_ms`), the latest
-//! attempt's number and token. What is absent is left out.
+//! attempt's number and token; of a staged task, where it stands among its stages (`at_stage`). What is absent is left
+//! out.
 //!
 //! A line is read as strictly as a create: it may have come from anywhere, and whoever sends a request later does not
 //! ask again whether a header could break out of its line. Beyond that it must hold together: the id carries the slot of
@@ -25,13 +26,15 @@ use serde_json::value::RawValue;
 
 use crate::task::Task;
 use crate::task::history::{AttemptRecord, Change};
-use crate::task::model::{DeadReason, Lane, PauseClock, State, WaitingFor};
-use crate::task::spec::{TaskKey, TaskSpec};
-use crate::wire::action::ActionBody;
+use crate::task::model::{DeadReason, Due, Lane, PauseClock, State, WaitingFor};
+use crate::task::spec::{StageName, TaskKey, TaskSpec};
+use crate::task::stage::AtStage;
+use crate::wire::action::{ActionBody, VerifyBody};
 use crate::wire::decode::word_of;
 use crate::wire::retry::{RetryBody, TimeoutsBody};
+use crate::wire::stages::{self, StageBody};
 use crate::wire::task_in::{CLASS, DELIVERY};
-use crate::wire::task_out::{ErrorOut, Map, embedded};
+use crate::wire::task_out::{ErrorOut, Map, RuleRefOut, embedded};
 use crate::wire::time::{Length, Time};
 
 pub use read::read;
@@ -56,6 +59,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<DueOut>,
     generation: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_stage: Option<AtStageOut>,
     attempts: u32,
     attempt: u32,
     token: u64,
@@ -82,6 +87,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a RawValue>,
     action: ActionBody<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stages: Option<Vec<StageBody<'a>>>,
     retry: RetryBody<'a>,
     timeouts: TimeoutsBody,
     delivery: &'static str,
@@ -91,6 +98,10 @@ struct Line<'a> {
     tags: Map<'a, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     facts: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify: Option<VerifyBody<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<RuleRefOut<'a>>,
     waiting_since_ms: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_due_ms: Option<i64>,
@@ -108,6 +119,27 @@ struct DueOut {
     at: Time,
     lane: &'static str,
     fire_ms: i64,
+}
+
+#[derive(Serialize)]
+struct AtStageOut {
+    place: u8,
+    #[serde(skip_serializing_if = "is_zero")]
+    passed: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    died: Option<DiedOut>,
+    from: DueOut,
+}
+
+#[derive(Serialize)]
+struct DiedOut {
+    place: u8,
+    reason: &'static str,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks like that")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[derive(Serialize)]
@@ -144,6 +176,8 @@ struct AttemptLine<'a> {
     attempt: u32,
     token: u64,
     generation: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     started_at: Option<Time>,
     ended_at: Time,
@@ -202,6 +236,7 @@ impl<'a> From<&'a Task> for Line<'a> {
             spec,
             state,
             generation,
+            at_stage,
             due,
             next,
             waiting_since,
@@ -228,6 +263,7 @@ impl<'a> From<&'a Task> for Line<'a> {
         } = task;
         let TaskSpec {
             action,
+            stages,
             payload,
             retry,
             timeouts,
@@ -236,6 +272,8 @@ impl<'a> From<&'a Task> for Line<'a> {
             max_lateness,
             tags,
             facts,
+            verify,
+            rule,
         } = &**spec;
         Self {
             id: id.uuid(),
@@ -245,12 +283,9 @@ impl<'a> From<&'a Task> for Line<'a> {
             due_at: Time(due.at),
             lane: word_of(&LANES, &due.lane),
             fire_ms: due.fire_ms,
-            next: (next != due).then(|| DueOut {
-                at: Time(next.at),
-                lane: word_of(&LANES, &next.lane),
-                fire_ms: next.fire_ms,
-            }),
+            next: (next != due).then(|| next.into()),
             generation: *generation,
+            at_stage: at_stage.map(Into::into),
             attempts: *attempts,
             attempt: attempt.0,
             token: token.0,
@@ -277,6 +312,7 @@ impl<'a> From<&'a Task> for Line<'a> {
             lateness_ms: *lateness_ms,
             payload: embedded(payload.as_ref()),
             action: action.into(),
+            stages: stages::shown(stages.as_ref()),
             retry: retry.into(),
             timeouts: (*timeouts).into(),
             delivery: word_of(&DELIVERY, delivery),
@@ -284,6 +320,8 @@ impl<'a> From<&'a Task> for Line<'a> {
             max_lateness: max_lateness.map(Length),
             tags: Map(tags, String::as_str),
             facts: embedded(facts.as_ref()),
+            verify: verify.as_deref().map(VerifyBody::from),
+            rule: rule.as_ref().map(RuleRefOut::from),
             waiting_since_ms: waiting_since.0,
             first_due_ms: first_due.map(|at| at.0),
             expires_ms: expires.map(|at| at.0),
@@ -302,12 +340,37 @@ impl<'a> From<&'a Task> for Line<'a> {
     }
 }
 
+impl From<&Due> for DueOut {
+    fn from(due: &Due) -> Self {
+        Self {
+            at: Time(due.at),
+            lane: word_of(&LANES, &due.lane),
+            fire_ms: due.fire_ms,
+        }
+    }
+}
+
+impl From<AtStage> for AtStageOut {
+    fn from(at: AtStage) -> Self {
+        Self {
+            place: at.place,
+            passed: at.passed,
+            died: at.died.map(|(place, reason)| DiedOut {
+                place,
+                reason: reason.name(),
+            }),
+            from: (&at.from).into(),
+        }
+    }
+}
+
 impl<'a> From<&'a AttemptRecord> for AttemptLine<'a> {
     fn from(record: &'a AttemptRecord) -> Self {
         Self {
             attempt: record.attempt.0,
             token: record.token.0,
             generation: record.generation,
+            stage: record.stage.as_ref().map(StageName::as_str),
             started_at: record.started_at.map(Time),
             ended_at: Time(record.ended_at),
             executor: record.executor,

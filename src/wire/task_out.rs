@@ -2,7 +2,7 @@
 //!
 //! These shapes borrow from the task and are written out at once. JSON that came from outside (payload, result,
 //! facts) is embedded as it came. Every field is always there, in this order; what is absent is `null`, but for
-//! `result_dropped`, which is there only when it is true.
+//! `result_dropped`, which is there only when it is true, and `verify`.
 
 use std::borrow::Cow;
 
@@ -15,12 +15,13 @@ use crate::clock::DurationMs;
 use crate::shard::query::{Slim, TaskView};
 use crate::task::history::ErrorNote;
 use crate::task::late::{LateAnswer, Treatment};
-use crate::task::spec::{RawJson, TaskKey};
+use crate::task::spec::{RawJson, RuleRef, StageName, TaskKey};
 use crate::task::{State, Task};
 use crate::wheel::minute_label;
-use crate::wire::action::ActionBody;
+use crate::wire::action::{ActionBody, VerifyBody};
 use crate::wire::decode::word_of;
 use crate::wire::retry::{RetryBody, TimeoutsBody};
+use crate::wire::stages::{self, StageBody};
 use crate::wire::task_in::{CLASS, DELIVERY};
 use crate::wire::time::{Length, Time};
 
@@ -90,12 +91,12 @@ pub struct TaskOut<'a> {
     remaining_ms: u64,
     /// Grows with each replay and replace, from 1.
     generation: u32,
-    /// Attempts of this generation.
+    /// Attempts of this generation, in the present stage.
     attempts: u32,
-    /// The stage, of a staged task.
+    /// The present stage, of a staged task: all that is said of due time and attempts is said of it.
     #[schema(value_type = Option<String>)]
     stage: Option<&'a str>,
-    /// While retrying: `retry`, `snooze`, or `poll` between two questions.
+    /// While retrying: `retry`, `snooze`, `poll` between two questions; `verify` while it is asked whether it was done.
     #[schema(value_type = Option<String>)]
     waiting_for: Option<&'static str>,
     /// What keeps a due task from starting, such as `topic_paused`.
@@ -122,6 +123,8 @@ pub struct TaskOut<'a> {
     #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<&'a RawValue>,
     action: ActionBody<'a>,
+    /// Of a staged task: its stages.
+    stages: Option<Vec<StageBody<'a>>>,
     retry: RetryBody<'a>,
     timeouts: TimeoutsBody,
     /// `at_least_once` or `at_most_once`.
@@ -137,14 +140,36 @@ pub struct TaskOut<'a> {
     /// What rules read.
     #[schema(value_type = Option<serde_json::Value>)]
     facts: Option<&'a RawValue>,
+    /// Asked before it is tried again when nobody knows whether it was done; left out when nobody is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    verify: Option<VerifyBody<'a>>,
     /// The rule that gave the due time.
-    #[schema(value_type = Option<serde_json::Value>)]
-    rule: Option<()>,
+    #[schema(value_type = Option<RuleRefOut>)]
+    rule: Option<RuleRefOut<'a>>,
     /// Number of its shard.
     shard: u16,
     /// The minute (UTC) of its due time.
     #[schema(example = "202612011030")]
     bucket: String,
+}
+
+/// A version of a rule.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RuleVersion)]
+pub struct RuleRefOut<'a> {
+    #[schema(value_type = String)]
+    name: &'a str,
+    version: u64,
+}
+
+impl<'a> From<&'a RuleRef> for RuleRefOut<'a> {
+    fn from(rule: &'a RuleRef) -> Self {
+        Self {
+            name: rule.name.as_str(),
+            version: rule.version,
+        }
+    }
 }
 
 impl<'a> From<&'a TaskView> for TaskOut<'a> {
@@ -162,7 +187,7 @@ impl<'a> From<&'a TaskView> for TaskOut<'a> {
             remaining_ms: view.remaining_ms,
             generation: task.generation,
             attempts: task.attempts,
-            stage: None,
+            stage: task.stage().map(|stage| stage.name.as_str()),
             waiting_for: task.waiting_for.map(|waits| waits.name()),
             blocked_by: view.blocked_by,
             dead_reason: task.dead_reason.map(|reason| reason.name()),
@@ -178,6 +203,7 @@ impl<'a> From<&'a TaskView> for TaskOut<'a> {
             lateness_ms: task.lateness_ms,
             payload: embedded(spec.payload.as_ref()),
             action: (&spec.action).into(),
+            stages: stages::shown(spec.stages.as_ref()),
             retry: (&spec.retry).into(),
             timeouts: spec.timeouts.into(),
             delivery: word_of(&DELIVERY, &spec.delivery),
@@ -185,7 +211,8 @@ impl<'a> From<&'a TaskView> for TaskOut<'a> {
             max_lateness: spec.max_lateness.map(Length),
             tags: Map(&spec.tags, String::as_str),
             facts: embedded(spec.facts.as_ref()),
-            rule: None,
+            verify: spec.verify.as_deref().map(VerifyBody::from),
+            rule: task.spec.rule.as_ref().map(RuleRefOut::from),
             shard: view.shard.0,
             bucket: minute_label(task.due.at.0),
         }
@@ -296,7 +323,7 @@ impl<'a> From<&'a Task> for AttemptsOut<'a> {
             attempt: record.attempt.0,
             token: record.token.0,
             generation: record.generation,
-            stage: None,
+            stage: record.stage.as_ref().map(StageName::as_str),
             started_at: record.started_at.map(Time),
             ended_at: Some(Time(record.ended_at)),
             duration_ms: record.started_at.map(|started| {
@@ -309,15 +336,17 @@ impl<'a> From<&'a Task> for AttemptsOut<'a> {
             outcome: Some(record.outcome),
             error: record.error.as_ref().map(ErrorOut::from),
         });
-        let live = task.live.as_ref().map(|live| AttemptOut {
+        // The question whether it was done is no attempt.
+        let live = task.live.as_ref().filter(|_| !task.verifies());
+        let live = live.map(|live| AttemptOut {
             attempt: task.attempt.0,
             token: task.token.0,
             generation: task.generation,
-            stage: None,
+            stage: task.stage().map(|stage| stage.name.as_str()),
             started_at: live.started_at.map(Time),
             ended_at: None,
             duration_ms: None,
-            executor: task.spec.action.kind(),
+            executor: task.action().kind(),
             worker: live.worker.as_deref(),
             node: None,
             outcome: None,

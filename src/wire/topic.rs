@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::clock::DurationMs;
 use crate::task::TopicName;
+use crate::task::spec::ResourceName;
 use crate::task::topic::{Topic, TopicPause, TopicSettings};
 use crate::task::transition::Retention;
 use crate::wire::action::{self, ActionBody};
@@ -22,6 +23,7 @@ use crate::wire::verbs::CLOCKS;
 
 const TOPIC: Shape = Shape {
     fields: &[
+        "rule",
         "action",
         "retry",
         "timeouts",
@@ -31,7 +33,7 @@ const TOPIC: Shape = Shape {
         "late_answers",
         "on_existing",
     ],
-    not_built: &["rule", "limits"],
+    not_built: &["limits"],
 };
 const RETENTION: Shape = Shape {
     fields: &["succeeded", "cancelled", "dead"],
@@ -49,6 +51,7 @@ pub fn settings(bytes: &[u8], limits: &InLimits) -> Result<TopicSettings, Proble
     decode(bytes, |node| {
         let body = node.object(&TOPIC)?;
         Some(TopicSettings {
+            rule: body.optional("rule", |node| node.name(ResourceName::parse)),
             action: body.optional("action", action::action),
             retry: body.optional("retry", retry::policy),
             timeouts: body
@@ -86,6 +89,8 @@ fn retention(node: Node<'_, '_>) -> Option<Retention> {
     "retry": {"ladder": ["PT1M", "PT5M"], "max_attempts": 5}, "timeouts": {"attempt": "PT10S"},
 }))]
 pub struct PutTopic {
+    /// When tasks are due that do not say it: the rule of this name.
+    pub rule: Option<String>,
     /// Default: `{"pull": {}}`.
     pub action: Option<ActionBody<'static>>,
     /// Default: a ladder of 1, 5, 10 and 30 minutes with 11 attempts.
@@ -176,7 +181,7 @@ impl<'a> TopicOut<'a> {
         Self {
             name: name.as_str(),
             version: topic.version,
-            rule: None,
+            rule: settings.rule.as_ref().map(ResourceName::as_str),
             action: settings.action.as_ref().map(ActionBody::from),
             retry: settings.retry.as_ref().map(RetryBody::from),
             timeouts: settings.timeouts.into(),
@@ -205,6 +210,8 @@ impl<'a> TopicOut<'a> {
 pub struct TopicsOut<'a> {
     /// By name.
     pub items: Vec<TopicOut<'a>>,
+    /// Where the next page begins; null on the last.
+    pub next_cursor: Option<String>,
 }
 
 #[cfg(test)]
@@ -279,7 +286,7 @@ mod tests {
     #[test]
     fn what_is_not_built_yet_is_refused_by_name() {
         for (body, pointer, code) in [
-            (r#"{"rule": "order-unpaid"}"#, "/rule", "not_supported"),
+            (r#"{"rule": ""}"#, "/rule", "invalid_name"),
             (
                 r#"{"limits": {"running": 100}}"#,
                 "/limits",

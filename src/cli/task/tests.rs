@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::super::client::scripted::Service;
+use crate::client::scripted::Service;
 use super::super::tests::{duetime, refused};
 
 const ID: &str = "0192f0c1-2345-7abc-8def-0123456789ab";

@@ -8,6 +8,7 @@ use crate::engine::registry::{
     AuditLine, DeleteTopic, EndThaw, Note, PauseTopic, PutTopic, RegistryError, RegistryFiles,
     ResumeTopic, SharedBook, SharedRules,
 };
+use crate::engine::registry::kind::Kind;
 use crate::ids::ShardEpoch;
 use crate::limits;
 use crate::task::model::PauseClock;
@@ -28,7 +29,7 @@ pub(super) struct Desk {
 type NextBook = Result<Arc<TopicBook>, RegistryError>;
 
 impl Desk {
-    fn present(&self) -> Arc<TopicBook> {
+    pub(super) fn present(&self) -> Arc<TopicBook> {
         self.book.read().clone()
     }
 
@@ -64,6 +65,12 @@ impl Desk {
         let bytes = put.body.len();
         if bytes > limits::RESOURCE_BODY_BYTES_MAX {
             return Err(RegistryError::BodyTooLarge { bytes });
+        }
+        if let Some(name) = &put.settings.rule
+            && !self.rules.read().rules.contains_key(name)
+        {
+            let (kind, name) = (Kind::Rule, name.clone());
+            return Err(RegistryError::NeedsUnknown { kind, name });
         }
         self.change(put.name, put.by, "topic.put", |topic, _| {
             topic.settings = put.settings;

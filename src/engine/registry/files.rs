@@ -39,7 +39,7 @@ use crate::engine::registry::{SharedBook, SharedRules};
 use crate::ids::ShardEpoch;
 use crate::limits;
 use crate::rule::book::{Kept, RuleBook};
-use crate::rule::{Calendar, Schedule};
+use crate::rule::{Calendar, Rollout, Rule, Schedule};
 use crate::store::StoreError;
 use crate::store::database::{Database, ENTRY_BYTES_MAX, caught};
 use crate::task::history::note;
@@ -426,8 +426,8 @@ impl Open {
         };
         let (topics, audit) = (tree("topics")?, tree("audit")?);
         let (versions, positions) = (tree("versions")?, tree("positions")?);
-        let [calendars, schedules] = Kind::ALL.map(|kind| tree(kind.words()));
-        let resources = [calendars?, schedules?];
+        let [calendars, schedules, rules, rollouts] = Kind::ALL.map(|kind| tree(kind.words()));
+        let resources = [calendars?, schedules?, rules?, rollouts?];
         // A killed process may have left something in the page cache only, and it is acted upon from here on.
         db.sync()?;
         let mut found = Content {
@@ -512,6 +512,8 @@ impl Open {
         let mut book = RuleBook::default();
         self.read_kept::<Calendar>(&mut book)?;
         self.read_kept::<Schedule>(&mut book)?;
+        self.read_kept::<Rule>(&mut book)?;
+        self.read_kept::<Rollout>(&mut book)?;
         Ok(book)
     }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use crate::clock::WallMs;
 use crate::limits;
 use crate::rule::book::{Named, RuleBook};
-use crate::rule::{Calendar, Schedule};
+use crate::rule::{Calendar, Rollout, Rule, Schedule};
 use crate::task::spec::ResourceName;
 use crate::wire;
 use crate::wire::due::InLimits;
@@ -27,17 +27,23 @@ pub enum Kind {
     Calendar,
     /// What repeats.
     Schedule,
+    /// When tasks are due that do not say it.
+    Rule,
+    /// Who gets a rule's latest version.
+    Rollout,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Calendar, Self::Schedule];
+    pub const ALL: [Self; 4] = [Self::Calendar, Self::Schedule, Self::Rule, Self::Rollout];
 
     /// The word for one.
     pub fn word(self) -> &'static str {
         match self {
             Self::Calendar => "calendar",
             Self::Schedule => "schedule",
+            Self::Rule => "rule",
+            Self::Rollout => "rollout",
         }
     }
 
@@ -46,6 +52,8 @@ impl Kind {
         match self {
             Self::Calendar => "calendars",
             Self::Schedule => "schedules",
+            Self::Rule => "rules",
+            Self::Rollout => "rollouts",
         }
     }
 }
@@ -114,11 +122,55 @@ impl Resource for Schedule {
     }
 }
 
+impl Resource for Rule {
+    const KIND: Kind = Kind::Rule;
+
+    fn read(body: &[u8], limits: &InLimits) -> Result<Self, Problem> {
+        wire::rule::rule(body, limits)
+    }
+
+    fn all(book: &RuleBook) -> &Named<Self> {
+        &book.rules
+    }
+
+    fn all_mut(book: &mut RuleBook) -> &mut Named<Self> {
+        &mut book.rules
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        let calendars = self.calendars().into_iter();
+        calendars.map(|name| (Kind::Calendar, name)).collect()
+    }
+}
+
+impl Resource for Rollout {
+    const KIND: Kind = Kind::Rollout;
+
+    fn read(body: &[u8], limits: &InLimits) -> Result<Self, Problem> {
+        wire::rule::rollout(body, limits)
+    }
+
+    fn all(book: &RuleBook) -> &Named<Self> {
+        &book.rollouts
+    }
+
+    fn all_mut(book: &mut RuleBook) -> &mut Named<Self> {
+        &mut book.rollouts
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        let calendars = self.base.calendars().into_iter();
+        calendars.map(|name| (Kind::Calendar, name)).collect()
+    }
+}
+
 /// Whether a resource is there.
 pub(super) fn is_there(book: &RuleBook, (kind, name): &Need) -> bool {
     match kind {
         Kind::Calendar => book.calendars.contains_key(name),
         Kind::Schedule => book.schedules.contains_key(name),
+        Kind::Rule => book.rules.contains_key(name),
+        Kind::Rollout => book.rollouts.contains_key(name),
     }
 }
 
@@ -132,5 +184,11 @@ pub(super) fn users(book: &RuleBook, need: &Need) -> Vec<String> {
             .map(|(name, _)| format!("{} {name}", R::KIND))
             .collect()
     }
-    [of::<Calendar>(book, need), of::<Schedule>(book, need)].concat()
+    [
+        of::<Calendar>(book, need),
+        of::<Schedule>(book, need),
+        of::<Rule>(book, need),
+        of::<Rollout>(book, need),
+    ]
+    .concat()
 }

@@ -163,8 +163,13 @@ impl Desk {
             return Err(RegistryError::Unknown { kind, name });
         }
         let need = (kind, name);
-        let users = users(&book, &need);
+        let mut users = users(&book, &need);
         let (kind, name) = need;
+        if kind == Kind::Rule {
+            let topics = self.present();
+            let by = topics.iter().filter(|(_, topic)| topic.settings.rule.as_ref() == Some(&name));
+            users.extend(by.map(|(topic, _)| format!("topic {topic}")));
+        }
         if !users.is_empty() {
             let by = users.join(", ");
             return Err(RegistryError::ResourceInUse { kind, name, by });

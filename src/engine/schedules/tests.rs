@@ -109,7 +109,6 @@ impl Center {
             .put_resource(named(name), body, meaning, "test")
             .await;
         let version = put.unwrap().kept.version;
-        self.engine.ring_schedules();
         let is_it =
             |position: &Position| position.version == version && position.stored_ms.is_some();
         self.until(name, is_it).await;

@@ -235,3 +235,139 @@ fn a_text_is_parsed_once() {
     }
     assert!(SHARED.lock().len() <= SHARED_MAX);
 }
+
+// ---------------------------------------------------------------- times
+
+const CREATED: i64 = 1_796_000_000_000;
+
+fn time_of(source: &str, facts: Json) -> Result<i64, String> {
+    let expr = TimeExpr::parse(source, TASK).map_err(|flaw| flaw.to_string())?;
+    let input = |name: &str| {
+        Ok(match name {
+            "facts" => facts.clone(),
+            "created_at" => json!(CREATED),
+            "now" => json!(CREATED + 7),
+            other => panic!("{other} is not given"),
+        })
+    };
+    let at = expr.at(input).map_err(|fault| fault.to_string());
+    at.map(|at| at.0)
+}
+
+#[test]
+fn times_and_lengths_are_reckoned_in_milliseconds() {
+    for (source, expected) in [
+        ("created_at", CREATED),
+        ("now", CREATED + 7),
+        ("created_at + duration('PT30M')", CREATED + 1_800_000),
+        ("duration(\"30m\") + created_at", CREATED + 1_800_000),
+        ("created_at + duration('1h30m') - duration('90m')", CREATED),
+        ("created_at - duration('P1D')", CREATED - 86_400_000),
+        ("created_at + duration('250ms')", CREATED + 250),
+        ("created_at + duration('-1s')", CREATED - 1_000),
+        ("created_at + duration('1us')", CREATED + 1),
+        ("created_at + duration('10s') * facts.n", CREATED + 30_000),
+        (
+            "created_at + facts.n * duration('10s') / 2",
+            CREATED + 15_000,
+        ),
+        ("created_at + -duration('1s')", CREATED - 1_000),
+        ("created_at + (now - created_at)", CREATED + 7),
+        (
+            "facts.vip ? created_at + duration('1h') : created_at",
+            CREATED + 3_600_000,
+        ),
+        ("now > created_at ? now : created_at", CREATED + 7),
+        ("timestamp(facts.pay_by)", 1_809_165_600_000),
+        ("timestamp('2027-05-01T10:00:00+01:00')", 1_809_162_000_000),
+        ("timestamp('2027-05-01T10:00:00.0001Z')", 1_809_165_600_001),
+        ("timestamp('1969-12-31T23:59:59.9999Z')", 0),
+        (
+            "created_at + (timestamp(facts.pay_by) - created_at)",
+            1_809_165_600_000,
+        ),
+    ] {
+        let facts = json!({"n": 3, "vip": true, "pay_by": "2027-05-01T10:00:00Z"});
+        assert_eq!(time_of(source, facts), Ok(expected), "{source}");
+    }
+}
+
+#[test]
+fn conditions_may_compare_times_with_times_and_lengths_with_lengths() {
+    for (source, expected) in [
+        ("now >= created_at", true),
+        ("now - created_at > duration('1s')", false),
+        ("timestamp(facts.pay_by) < now || facts.vip", true),
+        ("duration('60s') == duration('1m')", true),
+        ("duration('1h') / duration('1m') == 60", true),
+    ] {
+        let expr = Expr::parse(source, TASK).unwrap();
+        let input = |name: &str| {
+            Ok(match name {
+                "facts" => json!({"vip": true, "pay_by": "2027-05-01T10:00:00Z"}),
+                "created_at" => json!(CREATED),
+                _ => json!(CREATED + 7),
+            })
+        };
+        assert_eq!(expr.holds(input), Ok(expected), "{source}");
+    }
+}
+
+#[test]
+fn a_number_never_becomes_a_time_and_a_time_never_a_number() {
+    for (source, word) in [
+        ("facts.pay_by", "timestamp("),
+        ("1796000000000", "timestamp("),
+        ("duration('1h')", "created_at + "),
+        ("created_at + 3600", "duration("),
+        ("created_at + facts.wait", "duration("),
+        ("created_at + created_at", "makes no sense"),
+        ("duration('1h') - created_at", "makes no sense"),
+        ("created_at * 2", "makes no sense"),
+        ("-created_at", "makes no sense"),
+        ("true ? created_at : 0", "makes no sense"),
+        ("true ? created_at : duration('1h')", "makes no sense"),
+        ("timestamp(created_at)", "makes no sense"),
+        ("timestamp(string(now))", "makes no sense"),
+        ("[created_at][0]", "no part"),
+        ("{'a': now}.a", "no part"),
+        ("created_at.year", "no part"),
+        ("timestamp('tomorrow')", "no time with an offset"),
+        ("timestamp('2027-05-01T10:00:00')", "no time with an offset"),
+        ("created_at + duration('1 month')", "no length of time"),
+        ("created_at + duration('P1M')", "no length of time"),
+        (
+            "timestamp('2027-05-01T10:00:00Z') + duration('PT99999999999H')",
+            "no instant",
+        ),
+    ] {
+        let told = time_of(source, json!({})).unwrap_err();
+        assert!(told.contains(word), "{source}: {told}");
+    }
+    for source in [
+        "created_at",
+        "now == 5",
+        "created_at && true",
+        "facts.at > created_at",
+        "now in [now]",
+        "size(now) > 1",
+        "string(now) == ''",
+        "duration('1h') > 3600",
+    ] {
+        assert!(Expr::parse(source, TASK).is_err(), "{source}");
+    }
+}
+
+#[test]
+fn a_fact_that_is_missing_or_no_time_is_a_fault_that_names_it() {
+    let told = time_of("timestamp(facts.pay_by)", json!({})).unwrap_err();
+    assert!(told.contains("pay_by"), "{told}");
+    for wrong in [json!(5), json!("soon"), json!(null), json!(true)] {
+        assert!(time_of("timestamp(facts.pay_by)", json!({"pay_by": wrong})).is_err());
+    }
+    let told = time_of(
+        "created_at + duration('1h') * facts.n",
+        json!({"n": 9_000_000_000_000_i64}),
+    );
+    assert!(told.is_err(), "{told:?}");
+}

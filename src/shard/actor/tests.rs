@@ -222,6 +222,7 @@ fn create(fixture: TaskFixture) -> (TaskId, CreateTask) {
         when: Some(when),
         on_existing: OnExisting::Reject,
         request: None,
+        is_skipped: false,
     };
     let by = "test".to_owned();
     (creation.id, CreateTask { creation, by })

@@ -16,7 +16,7 @@ use crate::task::spec::Action;
 const ALARMS_PER_ROUND: usize = 64;
 /// Tasks that one step reads at the head of a line and can't dispatch: held, for a full host, not due after all.
 const PASSED_PER_STEP: usize = 64;
-/// Longest time for the last question of a poll.
+/// Longest time for the last question of a poll, and for the one whether something was done.
 const LAST_QUESTION_MAX: DurationMs = DurationMs::secs(5);
 
 impl ShardCore {
@@ -69,7 +69,7 @@ impl ShardCore {
             match alarm {
                 Alarm::Due(id) => self.on_due(id, at, now),
                 Alarm::Overdue(id) => self.on_overdue(id, now),
-                Alarm::TotalTime(id) => self.on_total_time(id, now),
+                Alarm::Until(id) => self.on_until(id, now),
                 Alarm::Expire(id) => self.forget(id),
                 Alarm::Tombstone(hash) => self.notes.end_tombstone(hash, now),
                 Alarm::Answer(hash) => self.notes.end_answer(hash, now),
@@ -121,21 +121,44 @@ impl ShardCore {
             return;
         };
         let task = Arc::clone(&entry.task);
-        let held = self.book.get(&task.topic).is_held();
-        match task.spec.action {
-            Action::Pull => self.stand(id, Place::Ready, now),
+        let topic = self.book.get(&task.topic);
+        let (held, frozen) = (topic.is_held(), topic.is_frozen());
+        // While time stands still no stage comes.
+        if task.at_stage.is_some()
+            && !frozen
+            && (self.take_over(id, now) || self.pass_over(id, now))
+        {
+            return self.go_on(id, now);
+        }
+        match task.action() {
+            Action::Pull if !task.verifies() => self.stand(id, Place::Ready, now),
             Action::CompleteOnly => self.stand(id, Place::Awaiting, now),
             _ if held => self.stand(id, Place::Held, now),
             Action::None => self.dispatch(id, now),
             // Whoever waits for a slot already goes first.
-            Action::Http(_) | Action::Handler { .. } | Action::Command(_) | Action::Poll(_)
-                if self.slots.of(Track::of(&task)).nobody_waits() && self.has_room_for(id) =>
-            {
+            _ if self.slots.of(Track::of(&task)).nobody_waits() && self.has_room_for(id) => {
                 self.dispatch(id, now);
             }
-            Action::Http(_) | Action::Handler { .. } | Action::Command(_) | Action::Poll(_) => {
-                self.stand(id, Place::Queued, now);
-            }
+            _ => self.stand(id, Place::Queued, now),
+        }
+    }
+
+    /// Another stage of a task is waited for: if its time has come, it need not wait for its alarm.
+    fn go_on(&mut self, id: TaskId, now: Now) {
+        let Some(entry) = self.table.awake(id) else {
+            return;
+        };
+        let [main, _] = alarms_of(&entry.task, entry.place);
+        let rings = main.filter(|(clock, at, alarm)| {
+            let clock_ms = match clock {
+                AlarmClock::Wall => now.wall.0,
+                AlarmClock::Steady => now.steady.0,
+                AlarmClock::Mono => now.mono.0,
+            };
+            matches!(alarm, Alarm::Due(_)) && *at <= clock_ms
+        });
+        if let Some((_, at, _)) = rings {
+            self.on_due(id, at, now);
         }
     }
 
@@ -178,7 +201,7 @@ impl ShardCore {
         let _ = self.change(id, Event::Overdue { token }, "shard", now);
     }
 
-    fn on_total_time(&mut self, id: TaskId, now: Now) {
+    fn on_until(&mut self, id: TaskId, now: Now) {
         let Some(task) = self.table.wake(id).map(|entry| &*entry.task) else {
             return;
         };
@@ -186,7 +209,14 @@ impl ShardCore {
             // Its time stands still; it is looked at again when the topic goes on.
             let topic = task.topic.clone();
             self.table.topic_mut(&topic, now.mono).overtime.push(id);
-        } else {
+        } else if self.take_over(id, now) {
+            self.go_on(id, now);
+        } else if self
+            .table
+            .awake(id)
+            .and_then(|entry| entry.task.total_until())
+            .is_some_and(|until| until <= now.steady)
+        {
             let _ = self.change(id, Event::TotalTimeOver, "shard", now);
         }
     }
@@ -196,7 +226,7 @@ impl ShardCore {
             && self.table.awake(id).is_some_and(|entry| {
                 let task = &entry.task;
                 let slots = self.slots.of(Track::of(task));
-                slots.has_room_for(&task.topic) && slots.host_has_room(task.spec.action.host())
+                slots.has_room_for(&task.topic) && slots.host_has_room(task.host())
             })
     }
 
@@ -227,7 +257,7 @@ impl ShardCore {
             };
             let held = self.book.get(&task.topic).is_held();
             let ahead = task.next.remaining(now);
-            let host = task.spec.action.host();
+            let host = task.host();
             passed += 1;
             if held {
                 self.slots.of_mut(track).leave(&topic, fire_ms, id);
@@ -320,11 +350,9 @@ impl ShardCore {
         let task = &self.table.awake(armed.task)?.task;
         let attempt = task.spec.timeouts.attempt;
         let time_left = match task.total_until() {
-            _ if task.asks_last() => attempt.min(LAST_QUESTION_MAX),
+            _ if task.asks_last() || task.verifies() => attempt.min(LAST_QUESTION_MAX),
             // Its time goes on until it is asked for the last time.
-            Some(until) if task.spec.action.poll().is_none() => {
-                attempt.min(until.since(now.steady))
-            }
+            Some(until) if task.action().poll().is_none() => attempt.min(until.since(now.steady)),
             _ => attempt,
         };
         Some(Launch {
@@ -332,11 +360,13 @@ impl ShardCore {
             topic: task.topic.clone(),
             key: task.key.clone(),
             generation: task.generation,
+            stage: task.stage_place(),
             attempt: task.attempt,
             token: task.token,
             due_at: task.due.at,
             time_left,
             spec: Arc::clone(&task.spec),
+            verifies: task.verifies(),
         })
     }
 

@@ -28,9 +28,10 @@ use crate::task::model::{
 };
 use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
 use crate::task::spec::{
-    Action, Class, CommandAction, Delivery, HttpAction, NameError, Poll, RawJson, TaskKey,
-    TaskSpec, Timeouts, TopicName,
+    Action, Class, CommandAction, Delivery, HttpAction, NameError, OnNoAnswer, Poll, RawJson,
+    ResourceName, RuleRef, StageName, TaskKey, TaskSpec, Timeouts, TopicName, Verify,
 };
+use crate::task::stage::{AtStage, Stage, Stages, Starts};
 
 /// How attempts end: the names of outcomes and, where a task ended without one, of reasons. Only appended to.
 const OUTCOMES: [&str; 12] = [
@@ -95,10 +96,11 @@ macro_rules! mirrors {
 mirrors! {
     StateV1 of State { Pending, Dispatched, Running, Retrying, Paused, Succeeded, Dead, Cancelled }
     LaneV1 of Lane { Wall, Steady }
-    WaitingForV1 of WaitingFor { Retry, Snooze, Poll }
+    WaitingForV1 of WaitingFor { Retry, Snooze, Poll, Verify }
     DeadReasonV1 of DeadReason { AttemptsUsedUp, LeaseExpired, TotalTime, Refused, OutcomeUnknown }
     PauseClockV1 of PauseClock { Keep, Freeze }
     OnFailureV1 of OnFailure { Retry, Dead, Park }
+    OnNoAnswerV1 of OnNoAnswer { Retry, Hold, Dead }
     DeliveryV1 of Delivery { AtLeastOnce, AtMostOnce }
     ClassV1 of Class { Core, Normal, Bulk }
 }
@@ -305,6 +307,26 @@ enum ActionV1<'a> {
         env: Vec<(&'a str, &'a str)>,
         cwd: Option<&'a str>,
     },
+    /// Another action, and what is asked when nobody knows whether that was done: here, because a spec has no more fields
+    /// than it had, and most have none of this.
+    Verified {
+        action: Box<ActionV1<'a>>,
+        verify: VerifyV1<'a>,
+    },
+    /// Another action, and the rule that gave the due time: here for the same reason.
+    ByRule {
+        action: Box<ActionV1<'a>>,
+        name: &'a str,
+        version: u64,
+    },
+}
+
+#[derive(Encode, BorrowDecode)]
+struct VerifyV1<'a> {
+    http: HttpV1<'a>,
+    done_if: &'a str,
+    failed_if: Option<&'a str>,
+    on_no_answer: OnNoAnswerV1,
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -333,6 +355,39 @@ enum BackoffV1 {
         factor: f64,
         cap_ms: u64,
     },
+}
+
+/// A task that has stages, or had attempts in stages. Version 1 knows nothing of stages, and is still what a task without
+/// them is written as; the stages stand behind it.
+#[derive(Encode, BorrowDecode)]
+pub(super) struct TaskRecordV2<'a> {
+    pub(super) task: TaskRecordV1<'a>,
+    stages: Vec<StageV1<'a>>,
+    at_stage: Option<AtStageV1>,
+    /// One for each of the attempts that are kept.
+    of_attempts: Vec<Option<&'a str>>,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct StageV1<'a> {
+    name: &'a str,
+    starts: StartsV1,
+    condition: Option<&'a str>,
+    action: Option<ActionV1<'a>>,
+}
+
+#[derive(Encode, Decode)]
+enum StartsV1 {
+    After(u64),
+    AfterPrevious(u64),
+}
+
+#[derive(Encode, Decode)]
+struct AtStageV1 {
+    place: u8,
+    passed: u32,
+    died: Option<(u8, DeadReasonV1)>,
+    from: DueV1,
 }
 
 /// A tombstone; its key is a hash, so topic and key stand in it.
@@ -483,6 +538,8 @@ impl<'a> TaskRecordV1<'a> {
             spec,
             state,
             generation,
+            // What belongs to stages is in version 2.
+            at_stage: _,
             due,
             next,
             waiting_since,
@@ -545,6 +602,70 @@ impl<'a> TaskRecordV1<'a> {
     }
 }
 
+impl<'a> TaskRecordV2<'a> {
+    /// Whether a task has to do with stages. The record of any other is that of version 1.
+    pub(super) fn is_needed(task: &Task) -> bool {
+        let attempts = &task.attempts_log.kept;
+        task.spec.stages.is_some()
+            || task.at_stage.is_some()
+            || attempts.iter().any(|attempt| attempt.stage.is_some())
+    }
+
+    /// The record of a task, whose spec may be at hand as version 1 stores it.
+    pub(super) fn of(task: &'a Task, encoded_spec: Option<&'a [u8]>) -> Self {
+        let stages = task.spec.stages.iter().flat_map(Stages::iter);
+        let attempts = task.attempts_log.kept.iter();
+        let of_attempts = attempts.map(|attempt| attempt.stage.as_ref());
+        Self {
+            task: TaskRecordV1::of(task, encoded_spec),
+            stages: stages.map(StageV1::from).collect(),
+            at_stage: task.at_stage.map(Into::into),
+            of_attempts: of_attempts
+                .map(|stage| stage.map(StageName::as_str))
+                .collect(),
+        }
+    }
+}
+
+impl<'a> From<&'a Stage> for StageV1<'a> {
+    fn from(
+        Stage {
+            name,
+            starts,
+            condition,
+            action,
+        }: &'a Stage,
+    ) -> Self {
+        Self {
+            name: name.as_str(),
+            starts: match starts {
+                Starts::After(length) => StartsV1::After(length.0),
+                Starts::AfterPrevious(length) => StartsV1::AfterPrevious(length.0),
+            },
+            condition: condition.as_deref(),
+            action: action.as_ref().map(Into::into),
+        }
+    }
+}
+
+impl From<AtStage> for AtStageV1 {
+    fn from(
+        AtStage {
+            place,
+            passed,
+            died,
+            from,
+        }: AtStage,
+    ) -> Self {
+        Self {
+            place,
+            passed,
+            died: died.map(|(place, reason)| (place, reason.into())),
+            from: from.into(),
+        }
+    }
+}
+
 impl From<Due> for DueV1 {
     fn from(Due { at, lane, fire_ms }: Due) -> Self {
         Self {
@@ -601,6 +722,8 @@ impl<'a> From<&'a AttemptRecord> for AttemptV1<'a> {
             attempt,
             token,
             generation,
+            // In version 2 of the task's record.
+            stage: _,
             started_at,
             ended_at,
             executor,
@@ -646,6 +769,8 @@ impl<'a> From<&'a TaskSpec> for SpecV1<'a> {
     fn from(spec: &'a TaskSpec) -> Self {
         let TaskSpec {
             action,
+            // In version 2 of the task's record.
+            stages: _,
             payload,
             retry,
             timeouts:
@@ -659,9 +784,26 @@ impl<'a> From<&'a TaskSpec> for SpecV1<'a> {
             max_lateness,
             tags,
             facts,
+            verify,
+            rule,
         } = spec;
+        let mut action = ActionV1::from(action);
+        if let Some(verify) = verify {
+            action = ActionV1::Verified {
+                action: Box::new(action),
+                verify: verify.as_ref().into(),
+            };
+        }
+        // When it was created stands in the task's own record.
+        if let Some(RuleRef { name, version, .. }) = rule {
+            action = ActionV1::ByRule {
+                action: Box::new(action),
+                name: name.as_str(),
+                version: *version,
+            };
+        }
         Self {
-            action: action.into(),
+            action,
             payload: payload.as_ref().map(|json| &*json.0),
             retry: retry.into(),
             attempt_ms: attempt.0,
@@ -751,6 +893,24 @@ impl<'a> From<&'a Poll> for ActionV1<'a> {
             within_ms: within.map(|length| length.0),
             done_if,
             failed_if: failed_if.as_deref(),
+        }
+    }
+}
+
+impl<'a> From<&'a Verify> for VerifyV1<'a> {
+    fn from(
+        Verify {
+            http,
+            done_if,
+            failed_if,
+            on_no_answer,
+        }: &'a Verify,
+    ) -> Self {
+        Self {
+            http: http.into(),
+            done_if,
+            failed_if: failed_if.as_deref(),
+            on_no_answer: (*on_no_answer).into(),
         }
     }
 }
@@ -956,6 +1116,10 @@ fn json(bytes: &[u8]) -> RawJson {
 impl TaskRecordV1<'_> {
     pub(super) fn into_task(self, id: TaskId) -> Result<Task, Damaged> {
         let due = Due::from(self.due);
+        let mut spec = self.spec.into_spec();
+        if let Some(rule) = &mut spec.rule {
+            rule.at = WallMs(self.created_at_ms);
+        }
         let attempts_kept: Result<_, Damaged> = self
             .attempts_kept
             .into_iter()
@@ -965,9 +1129,10 @@ impl TaskRecordV1<'_> {
             id,
             topic: TopicName::parse(self.topic).map_err(bad_name)?,
             key: self.key.map(TaskKey::parse).transpose().map_err(bad_name)?,
-            spec: Arc::new(self.spec.into_spec()),
+            spec: Arc::new(spec),
             state: self.state.into(),
             generation: self.generation,
+            at_stage: None,
             due,
             next: self.next.map_or(due, Into::into),
             waiting_since: SteadyMs(self.waiting_since_ms.unwrap_or(self.created_at_ms)),
@@ -998,6 +1163,48 @@ impl TaskRecordV1<'_> {
                 total: self.changes_total,
             },
         })
+    }
+}
+
+impl TaskRecordV2<'_> {
+    pub(super) fn into_task(self, id: TaskId) -> Result<Task, Damaged> {
+        let mut task = self.task.into_task(id)?;
+        let name = |name: &str| StageName::parse(name).map_err(bad_name);
+        if !self.stages.is_empty() {
+            let stages = self.stages.into_iter().map(|stage| {
+                Ok(Stage {
+                    name: name(stage.name)?,
+                    starts: match stage.starts {
+                        StartsV1::After(length) => Starts::After(DurationMs(length)),
+                        StartsV1::AfterPrevious(length) => {
+                            Starts::AfterPrevious(DurationMs(length))
+                        }
+                    },
+                    condition: stage.condition.map(str::to_owned),
+                    action: stage.action.map(Into::into),
+                })
+            });
+            let stages = Stages::new(stages.collect::<Result<_, Damaged>>()?);
+            let stages = stages.map_err(|flaw| Damaged::new(format!("stored stages: {flaw}")))?;
+            Arc::make_mut(&mut task.spec).stages = Some(stages);
+        }
+        task.at_stage = self.at_stage.map(Into::into);
+        let kept = task.attempts_log.kept.iter_mut();
+        for (attempt, stage) in kept.zip(self.of_attempts) {
+            attempt.stage = stage.map(name).transpose()?;
+        }
+        Ok(task)
+    }
+}
+
+impl From<AtStageV1> for AtStage {
+    fn from(at: AtStageV1) -> Self {
+        Self {
+            place: at.place,
+            passed: at.passed,
+            died: at.died.map(|(place, reason)| (place, reason.into())),
+            from: at.from.into(),
+        }
     }
 }
 
@@ -1060,6 +1267,7 @@ impl TryFrom<AttemptV1<'_>> for AttemptRecord {
             attempt: AttemptNumber(record.attempt),
             token: AttemptToken(record.token),
             generation: record.generation,
+            stage: None,
             started_at: record.started_at_ms.map(WallMs),
             ended_at: WallMs(record.ended_at_ms),
             executor: word_at(&EXECUTORS, record.executor)?,
@@ -1084,8 +1292,25 @@ impl From<ChangeV1<'_>> for Change {
 
 impl From<SpecV1<'_>> for TaskSpec {
     fn from(spec: SpecV1<'_>) -> Self {
+        let (action, rule) = match spec.action {
+            ActionV1::ByRule {
+                action,
+                name,
+                version,
+            } => (
+                *action,
+                ResourceName::parse(name).ok().map(|name| (name, version)),
+            ),
+            action => (action, None),
+        };
+        let (action, verify) = match action {
+            ActionV1::Verified { action, verify } => (*action, Some(Box::new(verify.into()))),
+            action => (action, None),
+        };
         Self {
-            action: spec.action.into(),
+            verify,
+            action: action.into(),
+            stages: None,
             payload: spec.payload.map(json),
             retry: spec.retry.into(),
             timeouts: Timeouts {
@@ -1098,6 +1323,11 @@ impl From<SpecV1<'_>> for TaskSpec {
             max_lateness: spec.max_lateness_ms.map(DurationMs),
             tags: owned_pairs(spec.tags),
             facts: spec.facts.map(json),
+            rule: rule.map(|(name, version)| RuleRef {
+                name,
+                version,
+                at: WallMs(0),
+            }),
         }
     }
 }
@@ -1153,6 +1383,7 @@ impl From<ActionV1<'_>> for Action {
                 failed_if: failed_if.map(str::to_owned),
             })),
             ActionV1::CompleteOnly => Self::CompleteOnly,
+            ActionV1::Verified { action, .. } | ActionV1::ByRule { action, .. } => (*action).into(),
             ActionV1::Pull => Self::Pull,
             ActionV1::Handler { name } => Self::Handler {
                 name: name.to_owned(),
@@ -1169,6 +1400,17 @@ impl From<ActionV1<'_>> for Action {
                 cwd: cwd.map(str::to_owned),
             }),
             ActionV1::None => Self::None,
+        }
+    }
+}
+
+impl From<VerifyV1<'_>> for Verify {
+    fn from(verify: VerifyV1<'_>) -> Self {
+        Self {
+            http: verify.http.into(),
+            done_if: verify.done_if.to_owned(),
+            failed_if: verify.failed_if.map(str::to_owned),
+            on_no_answer: verify.on_no_answer.into(),
         }
     }
 }

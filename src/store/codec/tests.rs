@@ -9,7 +9,7 @@ use crate::task::late::Treatment;
 use crate::task::model::State;
 use crate::task::spec::{Action, RawJson};
 use crate::testing::arbitrary::{
-    a_late_answer, a_task, a_tombstone, an_answer, golden_task, plain_task,
+    a_late_answer, a_task, a_tombstone, an_answer, golden_task, plain_task, staged_task,
 };
 
 fn value_of(task: &Task) -> Vec<u8> {
@@ -91,6 +91,9 @@ fn the_bytes_of_a_task_are_what_they_always_were() {
     let task = golden_task();
     assert_eq!(hex(&value_of(&task)), GOLDEN);
     assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
+    let task = staged_task();
+    assert_eq!(hex(&value_of(&task)), GOLDEN_WITH_STAGES);
+    assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
     let mut task = plain_task(1);
     let spec = Arc::make_mut(&mut task.spec);
     let Action::Http(http) = &mut spec.action else {
@@ -112,6 +115,22 @@ const GOLDEN: &str = concat!(
     "00000102773101fb307501010e0101010401070108687474705f353033046275737901025b5d0101",
     "010401fd08070605040302010103fb2c010200fd209ee253440300000000010108687474705f3530",
     "3304627573790101fd5450e25344030000000003617069076372656174656401",
+);
+
+const GOLDEN_WITH_STAGES: &str = concat!(
+    "02bede2e49fdd43e19544403000001fdd43e19544403000001fd5096e2534403000000fd5096e253",
+    "440300000c6f726465722e756e70616964010e6f726465722d303030303030343200196874747073",
+    "3a2f2f6578616d706c652e6f72672f636c6f7365035055540106782d73686f70016102c8fb940101",
+    "0f7b226f726465725f6964223a34327d02fbe8030000000000000040fb60ea000000000000d03f05",
+    "0108687474705f34787801fb1027fbd00701fc00dd6d00010001fb60ea0106726567696f6e026575",
+    "010c7b22766970223a747275657d0602011201fde853e25344030000fd5450e25344030000fd5450",
+    "e2534403000001fd209ee2534403000001fd202ee088450300000103fb2c010101fd5296e2534403",
+    "00000102773101fb307501010e0101010401070108687474705f353033046275737901025b5d0101",
+    "010401fd08070605040302010103fb2c010200fd209ee253440300000000010108687474705f3530",
+    "3304627573790101fd5450e253440300000000036170690763726561746564010308646973706174",
+    "63680005010e6861732866616374732e7669702901010672656d696e640100010e68617328666163",
+    "74732e76697029000663616e63656c00fc70110100010e6861732866616374732e76697029010301",
+    "0104010001fdca3e19544403000001fdca3e1954440300000101086469737061746368",
 );
 
 const GOLDEN_WITH_CONDITION: &str = concat!(
@@ -380,10 +399,12 @@ proptest! {
     fn nothing_that_is_not_ours_makes_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         // With a right sum too, so that the decoder itself meets it.
         let id = plain_task(3).id;
-        let mut value = vec![VALUE_VERSION];
-        value.extend(checksum(&RecordKey::Task(id).to_bytes(), &bytes).to_le_bytes());
-        value.extend(&bytes);
-        let _ = decode_task(id, &value);
+        for version in [VALUE_VERSION, STAGED_VERSION] {
+            let mut value = vec![version];
+            value.extend(checksum(version, &RecordKey::Task(id).to_bytes(), &bytes).to_le_bytes());
+            value.extend(&bytes);
+            let _ = decode_task(id, &value);
+        }
         let _ = decode_note(RecordKey::Answer(1), &bytes);
         let mut payload = vec![BATCH_VERSION];
         payload.extend(bytes);

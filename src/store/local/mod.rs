@@ -74,6 +74,8 @@ pub struct LocalOptions {
     pub slice: Duration,
     /// Longest wait of a new owner for the slice that the old one is writing.
     pub take_over: Duration,
+    /// Segments of the journal stay until the fold after the one that covered them: who copies them has that much longer.
+    pub drops_late: bool,
     /// For a repair alone: what can be read behind damage in the journal counts, too. See [`salvage`].
     pub salvage: bool,
 }
@@ -85,6 +87,7 @@ impl Default for LocalOptions {
             flush_every_ms: 500,
             slice: Duration::from_millis(2),
             take_over: Duration::from_secs(5),
+            drops_late: false,
             salvage: false,
         }
     }
@@ -326,6 +329,7 @@ impl ShardStore for LocalStore {
             tree,
             journal,
             checkpoint,
+            covered,
             replayed: Some(replayed),
             folding: None,
         });
@@ -405,6 +409,8 @@ struct Owned {
     journal: Journal,
     /// The last that is durable.
     checkpoint: Checkpoint,
+    /// What the last fold has covered.
+    covered: u64,
     /// What the journal held, until it is handed out.
     replayed: Option<Vec<Batch>>,
     folding: Option<Folding>,
@@ -488,7 +494,12 @@ impl Owned {
         let (checkpoint, folded) = self.folding.take().map(Folding::end).unwrap_or_default();
         self.checkpoint = checkpoint;
         // Still under the lock, or a new owner would see files go that it is about to read.
-        self.journal.drop_through(checkpoint.covered)?;
+        let before = std::mem::replace(&mut self.covered, checkpoint.covered);
+        let superfluous = match home.options.drops_late {
+            true => before,
+            false => checkpoint.covered,
+        };
+        self.journal.drop_through(superfluous)?;
         drop(slot);
         folding::reach("fold::dropped", home)?;
         Ok(Tended::Folded(folded))

@@ -7,8 +7,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Instant;
 
+use super::journal::SegmentId;
 use super::*;
-use crate::store::chunk::Entry;
+use crate::store::chunk::{Entry, Marks};
 use crate::store::codec::Tally;
 use crate::store::conformance::harness::{Content, Harness, Local, Owner, Progress};
 use crate::store::conformance::two_rounds;
@@ -732,4 +733,41 @@ fn an_owner_that_hangs_in_a_slice_holds_the_store_and_one_that_wakes_is_refused_
     let refused = old.commit(begun.epoch, &Batch::new(SteadyMs(0)));
     assert!(matches!(refused, Err(StoreError::StaleEpoch { .. })));
     assert_eq!(home.refusals(shard).load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn segments_of_the_journal_stay_for_one_fold_longer_where_they_are_copied() {
+    for (drops_late, expected) in [(false, [1, 1, 1]), (true, [2, 2, 1])] {
+        let data = tempfile::tempdir().unwrap();
+        let options = LocalOptions {
+            drops_late,
+            ..LocalOptions::default()
+        };
+        let home = LocalHome::new(data.path(), options);
+        let mut store = home.store(ShardId(0));
+        let epoch = store.begin().unwrap().epoch;
+        store.recover(&mut |_| {}).unwrap();
+        let journal = path_of(data.path(), ShardId(0)).join("journal");
+        // Each commit takes a segment of its own.
+        let large = |n: u64| {
+            let mut batch = Batch::new(SteadyMs(0));
+            batch.put_task(&noisy_task(n, 2 << 20));
+            batch
+        };
+        let mut left = Vec::new();
+        for round in 0..3 {
+            if round < 2 {
+                (0..2).for_each(|n| store.commit(epoch, &large(2 * round + n)).unwrap());
+            }
+            let fold = Fold {
+                table: Arc::default(),
+                marks: Marks::Changed(Vec::new()),
+                drop: Vec::new(),
+            };
+            store.fold(epoch, fold).unwrap();
+            while !matches!(store.tend(epoch, usize::MAX).unwrap(), Tended::Folded(_)) {}
+            left.push(SegmentId::all_in(&journal).unwrap().len());
+        }
+        assert_eq!(left, expected, "{drops_late}");
+    }
 }

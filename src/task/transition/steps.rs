@@ -1,4 +1,5 @@
-//! What transitions are made of: taking and settling attempts, waiting again, ending, writing it into the log.
+//! What transitions are made of: taking and settling attempts, waiting again, going on to the next stage, ending,
+//! writing it into the log.
 
 use crate::clock::{DurationMs, MonoMs, Now, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken};
@@ -10,7 +11,7 @@ use crate::task::model::{
 use crate::task::outcome::{Failure, Outcome};
 use crate::task::retry::{DELAY_MAX, OnFailure};
 use crate::task::spec::{Delivery, RawJson};
-use crate::task::transition::{Context, HANDED_BACK_WAIT};
+use crate::task::transition::{Context, HANDED_BACK_WAIT, verify};
 
 /// The token must be that of the attempt that is out.
 pub(super) fn check_token(task: &Task, given: AttemptToken) -> Result<(), Refusal> {
@@ -50,10 +51,12 @@ pub(super) fn take_attempt(
     lease: Option<DurationMs>,
     report_by: MonoMs,
 ) {
-    task.attempts += 1;
-    task.attempt.0 += 1;
     task.token.0 += 1;
-    task.waiting_for = None;
+    if !task.verifies() {
+        task.attempts += 1;
+        task.attempt.0 += 1;
+        task.waiting_for = None;
+    }
     task.state = state;
     task.live = Some(LiveAttempt {
         started_at: None,
@@ -67,7 +70,7 @@ pub(super) fn take_attempt(
 /// stays, and may still be ahead.
 pub(super) fn take_back_unstarted(task: &mut Task) {
     uncount_attempt(task);
-    let has_asked = task.spec.action.poll().is_some() && task.last_outcome.is_some();
+    let has_asked = task.action().poll().is_some() && task.last_outcome.is_some();
     task.waiting_for = match task.attempts {
         _ if has_asked => Some(WaitingFor::Poll),
         0 => None,
@@ -101,7 +104,7 @@ pub(super) fn ask_again(task: &mut Task, after: DurationMs, why: &str, ctx: &Con
 
 /// What an answer makes of a poll. `Err`: what it makes of any task.
 fn settle_question(task: &mut Task, outcome: &Outcome, ctx: &Context<'_>) -> Result<(), ()> {
-    let every = task.spec.action.poll().ok_or(())?.every;
+    let every = task.action().poll().ok_or(())?.every;
     let was_last = task.asks_last();
     let is_over = task
         .total_until()
@@ -157,6 +160,10 @@ pub(super) fn record_attempt(
 ) {
     let live = task.live.take();
     let error = ErrorNote::of(outcome);
+    if task.verifies() {
+        // It was a question, and no attempt.
+        return;
+    }
     task.last_outcome = Some(LastOutcome {
         outcome: outcome.name(),
         error: error.clone(),
@@ -165,9 +172,10 @@ pub(super) fn record_attempt(
         attempt: task.attempt,
         token: task.token,
         generation: task.generation,
+        stage: task.stage().map(|stage| stage.name.clone()),
         started_at: started_at.or(live.as_ref().and_then(|live| live.started_at)),
         ended_at: ctx.now.wall,
-        executor: task.spec.action.kind(),
+        executor: task.action().kind(),
         worker: live.and_then(|live| live.worker),
         outcome: outcome.name(),
         error,
@@ -184,12 +192,15 @@ pub(super) fn settle(
     if let Outcome::Accepted { complete_by } = outcome {
         return hand_over(task, complete_by, ctx);
     }
+    if task.verifies() {
+        return verify::settle(task, outcome, ctx);
+    }
     if settle_question(task, &outcome, ctx).is_ok() {
         return;
     }
     let before = task.state;
     record_attempt(task, &outcome, started_at, ctx);
-    let is_poll = task.spec.action.poll().is_some();
+    let is_poll = task.action().poll().is_some();
     let unknown = !is_poll && leaves_the_work_in_doubt(&outcome);
     let then = task.spec.retry.on_outcome(&outcome);
     let spent = match outcome {
@@ -199,7 +210,7 @@ pub(super) fn settle(
         } => {
             task.result = result.map(RawJson);
             task.result_dropped = result_dropped;
-            return end(task, State::Succeeded, "the attempt succeeded", ctx);
+            return succeed(task, "the attempt succeeded", ctx);
         }
         Outcome::Snoozed | Outcome::Cancelled | Outcome::GivenBack => {
             task.attempts = task.attempts.saturating_sub(1);
@@ -228,6 +239,22 @@ pub(super) fn settle(
             last.outcome = DeadReason::TotalTime.name();
         }
         return die(task, DeadReason::TotalTime, ctx);
+    }
+    if unknown && task.spec.verify.is_some() && then != OnFailure::Park {
+        // When it would be tried again; at once if it would not.
+        let is_tried_again = then == OnFailure::Retry && task.has_attempts_left();
+        let delay = match &outcome {
+            Outcome::Unknown => DurationMs(0),
+            _ if is_tried_again => task.spec.retry.delay_after(task.attempts, ctx.random),
+            _ => DurationMs(0),
+        };
+        wait_again(task, Due::after(delay, ctx.now), WaitingFor::Verify, ctx);
+        let name = outcome.name();
+        let why = format!(
+            "attempt {}: {name}, to be asked whether it was done",
+            task.attempt.0
+        );
+        return log(task, before, &why, ctx);
     }
     if unknown && task.spec.delivery == Delivery::AtMostOnce {
         if let Some(last) = &mut task.last_outcome {
@@ -290,7 +317,7 @@ pub(super) fn leaves_the_work_in_doubt(outcome: &Outcome) -> bool {
 }
 
 pub(super) fn finish_from_outside(task: &mut Task, outcome: Outcome, ctx: &Context<'_>) {
-    if task.state.is_in_flight() {
+    if task.state.is_in_flight() && !task.verifies() {
         record_attempt(task, &outcome, None, ctx);
     } else {
         task.last_outcome = Some(LastOutcome {
@@ -324,15 +351,12 @@ fn take_result(task: &mut Task, outcome: Outcome) {
 pub(super) fn begin_generation(task: &mut Task, due: Due, ctx: &Context<'_>) {
     task.generation += 1;
     task.state = State::Pending;
-    task.due = due;
-    task.next = due;
-    task.waiting_since = ctx.now.steady;
-    task.first_due = None;
-    task.attempts = 0;
-    task.live = None;
+    begin_waiting(task, due, ctx);
     task.pause = None;
-    task.waiting_for = None;
     task.dead_reason = None;
+    if let Some(at) = &mut task.at_stage {
+        at.died = None;
+    }
     task.ended_at = None;
     task.expires = None;
     task.result = None;
@@ -345,7 +369,7 @@ pub(super) fn wait_again(task: &mut Task, next: Due, waiting_for: WaitingFor, ct
     task.waiting_for = Some(waiting_for);
     task.next = match task.total_until() {
         // A poll is asked once more when its time is over, and never later.
-        Some(until) if task.spec.action.poll().is_some() && next.fire_ms > until.0 => {
+        Some(until) if task.action().poll().is_some() && next.fire_ms > until.0 => {
             let left = until.since(ctx.now.steady);
             if left > DurationMs(0) {
                 Due::after(left, ctx.now)
@@ -362,11 +386,102 @@ pub(super) fn shift(task: &mut Task, length: DurationMs) {
     task.due = task.due.later_by(length);
     task.next = task.next.later_by(length);
     task.first_due = task.first_due.map(|first| first.after(length));
+    if let Some(at) = &mut task.at_stage {
+        at.from = at.from.later_by(length);
+    }
 }
 
+/// Moves what the times of a task's stages count from, but not the present one's due time.
+pub(super) fn move_stages(task: &mut Task, ms: i64) {
+    if let Some(at) = &mut task.at_stage {
+        at.from = at.from.moved_by(ms);
+    }
+}
+
+/// The work is done: that of the whole task, or of its present stage.
+pub(super) fn succeed(task: &mut Task, why: &str, ctx: &Context<'_>) {
+    if let Some(at) = &mut task.at_stage {
+        // What was given up later than this one still counts.
+        at.died = at.died.filter(|(place, _)| *place > at.place);
+    }
+    go_on(task, why, ctx);
+}
+
+/// Nothing more is tried: for the whole task, or for its present stage.
 pub(super) fn die(task: &mut Task, reason: DeadReason, ctx: &Context<'_>) {
-    task.dead_reason = Some(reason);
-    end(task, State::Dead, reason.name(), ctx);
+    match task.stage_place() {
+        Some(place) => {
+            give_up(task, place, reason);
+            go_on(task, reason.name(), ctx);
+        }
+        None => {
+            task.dead_reason = Some(reason);
+            end(task, State::Dead, reason.name(), ctx);
+        }
+    }
+}
+
+/// Notes that a stage was given up: if none after it runs, that is how the task ends.
+pub(super) fn give_up(task: &mut Task, place: u8, reason: DeadReason) {
+    if let Some(at) = &mut task.at_stage
+        && at.died.is_none_or(|(later, _)| later <= place)
+    {
+        at.died = Some((place, reason));
+    }
+}
+
+/// The present stage is over, or is passed over: the next one is waited for. Without one the task ends, as the last
+/// stage did that was not passed over. A task without stages has succeeded.
+pub(super) fn go_on(task: &mut Task, why: &str, ctx: &Context<'_>) {
+    let before = task.state;
+    if let Some((place, due)) = task.next_stage(ctx.now) {
+        let name = |task: &Task| task.stage().map(|stage| stage.name.to_string());
+        let over = name(task).unwrap_or_default();
+        begin_stage(task, place, due, ctx);
+        let next = name(task).unwrap_or_default();
+        return log(
+            task,
+            before,
+            &format!("{why}; after stage {over} comes {next}"),
+            ctx,
+        );
+    }
+    match task.at_stage.and_then(|at| at.died) {
+        Some((place, reason)) => {
+            if let Some(at) = &mut task.at_stage {
+                at.place = place;
+                // All behind it have been looked at.
+                at.passed |= u32::MAX.checked_shl(u32::from(place) + 1).unwrap_or(0);
+            }
+            task.dead_reason = Some(reason);
+            task.result = None;
+            task.result_dropped = false;
+            end(task, State::Dead, why, ctx);
+        }
+        None => end(task, State::Succeeded, why, ctx),
+    }
+}
+
+/// A stage is waited for from now on, with a budget of its own. A task that is paused stays so.
+pub(super) fn begin_stage(task: &mut Task, place: u8, due: Due, ctx: &Context<'_>) {
+    if let Some(at) = &mut task.at_stage {
+        at.place = place;
+    }
+    task.state = match task.pause {
+        Some(_) => State::Paused,
+        None => State::Pending,
+    };
+    begin_waiting(task, due, ctx);
+}
+
+fn begin_waiting(task: &mut Task, due: Due, ctx: &Context<'_>) {
+    task.due = due;
+    task.next = due;
+    task.waiting_since = ctx.now.steady;
+    task.first_due = None;
+    task.attempts = 0;
+    task.live = None;
+    task.waiting_for = None;
 }
 
 pub(super) fn end(task: &mut Task, state: State, why: &str, ctx: &Context<'_>) {

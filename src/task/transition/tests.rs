@@ -1,7 +1,7 @@
 //! What the one transition function promises, told three ways.
 //!
 //! - `verbs`: which event is taken in which state, as one table;
-//! - `policies`, `times`: what follows from it, as sentences;
+//! - `policies`, `stages`, `times`: what follows from it, as sentences;
 //! - `laws`: what holds after any events at any times, as properties.
 
 #![expect(
@@ -12,8 +12,10 @@
 mod laws;
 mod policies;
 mod polls;
+mod stages;
 mod times;
 mod verbs;
+mod verify;
 
 use super::*;
 use crate::clock::{Clock, MonoMs, SteadyMs, WallMs};
@@ -21,7 +23,7 @@ use crate::ids::{AttemptNumber, AttemptToken};
 use crate::task::history::ErrorNote;
 use crate::task::outcome::Failure;
 use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
-use crate::task::spec::RawJson;
+use crate::task::spec::{OnNoAnswer, RawJson};
 use crate::testing::fixtures::{START, TaskFixture, at, failed, failure, minutes, succeeded, task};
 
 /// One task and its clock. Whatever is refused, or said to change nothing, is checked to have changed nothing.

@@ -12,17 +12,26 @@ use crate::task::model::{
     DeadReason, Due, Lane, LastOutcome, LiveAttempt, Pause, State, WaitingFor,
 };
 use crate::task::retry::RetryPolicy;
-use crate::task::spec::{Action, Class, Delivery, RawJson, TaskKey, TaskSpec, Timeouts, TopicName};
+use crate::task::spec::{
+    Action, Class, Delivery, RawJson, ResourceName, RuleRef, StageName, TaskKey, TaskSpec, Timeouts,
+    TopicName, Verify,
+};
+use crate::task::stage::{AtStage, Stages};
 use crate::task::topic::PartialTimeouts;
 use crate::wire::action;
 use crate::wire::decode::{Node, Shape, decode};
 use crate::wire::due::InLimits;
 use crate::wire::problem::Problem;
 use crate::wire::retry;
+use crate::wire::stages;
 use crate::wire::task_in::{self, CLASS, DELIVERY};
 use crate::wire::time;
 use crate::wire::verbs;
 
+const RULE: Shape = Shape {
+    fields: &["name", "version"],
+    not_built: &[],
+};
 /// More fields than a line has.
 const FIELDS_MAX: usize = 64;
 /// Longest text that stands in a log, in bytes.
@@ -33,10 +42,11 @@ const NO_LIMITS: InLimits = InLimits {
     now: WallMs(0),
 };
 
-const WAITING: [(&str, WaitingFor); 3] = [
+const WAITING: [(&str, WaitingFor); 4] = [
     ("retry", WaitingFor::Retry),
     ("snooze", WaitingFor::Snooze),
     ("poll", WaitingFor::Poll),
+    ("verify", WaitingFor::Verify),
 ];
 /// How attempts end, and why a task ends without one.
 const OUTCOMES: [(&str, &str); 12] = same_words([
@@ -93,6 +103,7 @@ struct Draft {
     fire_ms: Option<i64>,
     next: Option<Due>,
     generation: Option<u32>,
+    at_stage: Option<AtStage>,
     attempts: Option<u32>,
     attempt: Option<u32>,
     token: Option<AttemptToken>,
@@ -109,6 +120,7 @@ struct Draft {
     lateness_ms: Option<i64>,
     payload: Option<RawJson>,
     action: Option<Action>,
+    stages: Option<Stages>,
     retry: Option<RetryPolicy>,
     timeouts: Option<PartialTimeouts>,
     delivery: Option<Delivery>,
@@ -116,6 +128,8 @@ struct Draft {
     max_lateness: Option<DurationMs>,
     tags: Option<Vec<(String, String)>>,
     facts: Option<RawJson>,
+    verify: Option<Box<Verify>>,
+    rule: Option<(ResourceName, u64)>,
     waiting_since_ms: Option<i64>,
     first_due_ms: Option<i64>,
     expires_ms: Option<i64>,
@@ -148,6 +162,7 @@ impl Draft {
             "fire_ms" => self.fire_ms = node.signed(),
             "next" => self.next = due(node),
             "generation" => self.generation = number(node),
+            "at_stage" => self.at_stage = at_stage(node),
             "attempts" => self.attempts = number(node),
             "attempt" => self.attempt = number(node),
             "token" => self.token = verbs::token(node),
@@ -164,6 +179,7 @@ impl Draft {
             "lateness_ms" => self.lateness_ms = node.signed(),
             "payload" => self.payload = node.raw(limits::PAYLOAD_BYTES_MAX),
             "action" => self.action = action::action(node),
+            "stages" => self.stages = stages::stages(node, &NO_LIMITS),
             "retry" => self.retry = retry::policy(node),
             "timeouts" => self.timeouts = retry::timeouts(node, &NO_LIMITS),
             "delivery" => self.delivery = node.word(&DELIVERY),
@@ -171,6 +187,8 @@ impl Draft {
             "max_lateness" => self.max_lateness = node.length(0..=limits::MAX_DELAY.0),
             "tags" => self.tags = task_in::tags(node),
             "facts" => self.facts = task_in::facts(node),
+            "verify" => self.verify = action::verify(node),
+            "rule" => self.rule = rule(node),
             "waiting_since_ms" => self.waiting_since_ms = node.signed(),
             "first_due_ms" => self.first_due_ms = node.signed(),
             "expires_ms" => self.expires_ms = node.signed(),
@@ -207,7 +225,16 @@ impl Draft {
                 "has an `id` that is not one of its `topic` and `key`",
             );
         }
+        let count = self.stages.as_ref().map(|stages| stages.iter().count());
+        let is_at_one = |at: AtStage| {
+            let last = at.died.map_or(at.place, |(place, _)| place.max(at.place));
+            count.is_some_and(|count| usize::from(last) < count)
+        };
+        if !self.at_stage.is_none_or(is_at_one) {
+            return node.refuse("conflict", "has an `at_stage` that is none of its `stages`");
+        }
         let lacks = [
+            (count.is_some() && self.at_stage.is_none(), "at_stage"),
             (state == State::Paused && self.pause.is_none(), "pause"),
             (state.is_in_flight() && self.live.is_none(), "live"),
             (state.is_ended() && self.ended_at.is_none(), "ended_at"),
@@ -217,7 +244,8 @@ impl Draft {
             ),
         ];
         if let Some((_, field)) = lacks.into_iter().find(|(lacks, _)| *lacks) {
-            return node.refuse("missing", format!("is {state} and has no `{field}`"));
+            let detail = format!("has no `{field}`, which goes with what it is ({state})");
+            return node.refuse("missing", detail);
         }
         let due = Due {
             at: due_at,
@@ -232,6 +260,7 @@ impl Draft {
             key,
             spec: Arc::new(TaskSpec {
                 action,
+                stages: self.stages,
                 payload: self.payload,
                 retry,
                 timeouts: Timeouts {
@@ -244,9 +273,16 @@ impl Draft {
                 max_lateness: self.max_lateness,
                 tags: self.tags.unwrap_or_default(),
                 facts: self.facts,
+                verify: self.verify,
+                rule: self.rule.map(|(name, version)| RuleRef {
+                    name,
+                    version,
+                    at: created_at,
+                }),
             }),
             state,
             generation,
+            at_stage: self.at_stage,
             due,
             next: self.next.unwrap_or(due),
             waiting_since: SteadyMs(waiting_since_ms),
@@ -331,6 +367,38 @@ fn due(node: Node<'_, '_>) -> Option<Due> {
     })
 }
 
+fn at_stage(node: Node<'_, '_>) -> Option<AtStage> {
+    const AT_STAGE: Shape = Shape {
+        fields: &["place", "passed", "died", "from"],
+        not_built: &[],
+    };
+    let body = node.object(&AT_STAGE)?;
+    let place = body.required("place", stage_place);
+    let from = body.required("from", due);
+    Some(AtStage {
+        passed: body.optional("passed", number).unwrap_or_default(),
+        died: body.optional("died", died),
+        place: place?,
+        from: from?,
+    })
+}
+
+fn died(node: Node<'_, '_>) -> Option<(u8, DeadReason)> {
+    const DIED: Shape = Shape {
+        fields: &["place", "reason"],
+        not_built: &[],
+    };
+    let body = node.object(&DIED)?;
+    let place = body.required("place", stage_place);
+    let reason = body.required("reason", dead_reason);
+    Some((place?, reason?))
+}
+
+fn stage_place(node: Node<'_, '_>) -> Option<u8> {
+    let place = node.whole(0..=limits::STAGES_MAX as u64 - 1)?;
+    u8::try_from(place).ok()
+}
+
 fn live(node: Node<'_, '_>) -> Option<LiveAttempt> {
     const LIVE: Shape = Shape {
         fields: &["started_at", "worker", "lease"],
@@ -387,6 +455,13 @@ fn last_outcome(node: Node<'_, '_>) -> Option<LastOutcome> {
     })
 }
 
+fn rule(node: Node<'_, '_>) -> Option<(ResourceName, u64)> {
+    let body = node.object(&RULE)?;
+    let name = body.required("name", |node| node.name(ResourceName::parse));
+    let version = body.required("version", |node| node.whole(0..=u64::MAX));
+    Some((name?, version?))
+}
+
 fn latest<T>(node: Node<'_, '_>, read: fn(Node<'_, '_>) -> Option<T>) -> Option<Latest<T>> {
     const LATEST: Shape = Shape {
         fields: &["items", "count"],
@@ -407,6 +482,7 @@ fn attempt(node: Node<'_, '_>) -> Option<AttemptRecord> {
             "attempt",
             "token",
             "generation",
+            "stage",
             "started_at",
             "ended_at",
             "executor",
@@ -424,6 +500,7 @@ fn attempt(node: Node<'_, '_>) -> Option<AttemptRecord> {
     let executor = body.required("executor", |node| node.word(&EXECUTORS));
     let outcome = body.required("outcome", |node| node.word(&OUTCOMES));
     Some(AttemptRecord {
+        stage: body.optional("stage", |node| node.name(StageName::parse)),
         started_at: body.optional("started_at", instant),
         worker: body.optional("worker", text),
         error: body.optional("error", error),

@@ -9,7 +9,8 @@ use crate::ids::{Slot, TaskId};
 use crate::limits;
 use crate::task::retry::Backoff;
 use crate::task::spec::{Action, HttpAction, Poll, RawJson};
-use crate::testing::arbitrary::{a_task, golden_task, plain_task};
+use crate::task::stage::AtStage;
+use crate::testing::arbitrary::{a_task, golden_task, plain_task, staged_task};
 use crate::wire::problem::Problem;
 use crate::wire::tests::refused;
 
@@ -21,6 +22,9 @@ fn plain(n: u64) -> Task {
     let mut task = plain_task(n);
     let mut spec = (*task.spec).clone();
     spec.payload = Some(RawJson::from(format!("{{\"order_id\":{n}}}")));
+    if let Some(rule) = &mut spec.rule {
+        rule.at = task.created_at;
+    }
     task.spec = Arc::new(spec);
     task
 }
@@ -44,6 +48,9 @@ fn sane(mut task: Task) -> Task {
     let length = |length: DurationMs, max: u64| DurationMs(length.0 % max);
     for due in [&mut task.due, &mut task.next] {
         due.at = time(due.at);
+    }
+    if let Some(at) = &mut task.at_stage {
+        at.from.at = time(at.from.at);
     }
     task.created_at = time(task.created_at);
     task.updated_at = time(task.updated_at);
@@ -113,6 +120,19 @@ fn sane(mut task: Task) -> Task {
     if let Action::Handler { name } = &mut spec.action {
         *name = format!("handler-{}", name.len());
     }
+    if spec.stages.is_some() {
+        spec.stages.clone_from(&staged_task().spec.stages);
+        task.at_stage = task.at_stage.map(|at| AtStage {
+            place: at.place % 3,
+            died: at.died.map(|(place, reason)| (place % 3, reason)),
+            ..at
+        });
+    }
+    if let Some(verify) = &mut spec.verify {
+        verify.http = good();
+        verify.done_if = "body.done".to_owned();
+        verify.failed_if = None;
+    }
     if let Action::Command(command) = &mut spec.action {
         let numbered = |n: usize| (format!("NAME_{n}"), n.to_string());
         command.program = format!("/bin/{}", command.program.len());
@@ -164,7 +184,7 @@ proptest! {
 
 #[test]
 fn something_in_every_field_comes_back() {
-    for task in [golden_task(), plain(7)] {
+    for task in [golden_task(), staged_task(), plain(7)] {
         assert_eq!(back(&task).unwrap(), task);
     }
 }
@@ -177,6 +197,32 @@ fn line_breaks_between_the_parts_of_a_payload_become_spaces() {
     task.spec = Arc::new(spec);
     let payload = back(&task).unwrap().spec.payload.clone().unwrap();
     assert_eq!(payload.as_str(), "{   \"a\": \"b\\nc\"  }");
+}
+
+fn good_due() -> Value {
+    json!({"at": "2026-11-30T00:53:20.000Z", "lane": "steady", "fire_ms": 1_796_000_000_000_i64})
+}
+
+#[test]
+fn a_staged_task_is_at_one_of_its_stages() {
+    let mut line = Vec::new();
+    write(&staged_task(), &mut line).unwrap();
+    let good: Value = serde_json::from_slice(&line).unwrap();
+    for (at, code) in [
+        (Value::Null, "missing"),
+        (json!({"place": 3, "from": good_due()}), "conflict"),
+        (
+            json!({"place": 0, "died": {"place": 3, "reason": "refused"}, "from": good_due()}),
+            "conflict",
+        ),
+    ] {
+        let mut line = good.clone();
+        line["at_stage"] = at;
+        assert_eq!(
+            refused(read(line.to_string().as_bytes())),
+            [(String::new(), code)]
+        );
+    }
 }
 
 #[test]
@@ -195,6 +241,10 @@ fn a_line_that_is_wrong_is_refused_with_the_place_of_all_that_is() {
     assert_eq!(with("state", json!("paused")), at("", "missing"));
     assert_eq!(with("state", json!("dispatched")), at("", "missing"));
     assert_eq!(with("topic", Value::Null), at("", "missing"));
+    assert_eq!(
+        with("at_stage", json!({"place": 0, "from": good_due()})),
+        at("", "conflict")
+    );
     let headers = json!({"http": {"url": "http://a/", "headers": {"x": "a\r\nhost: b"}}});
     let refusal = with("action", headers);
     assert_eq!(

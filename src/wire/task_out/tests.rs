@@ -71,7 +71,7 @@ fn a_new_task_is_shown_with_every_field_in_a_stable_order() {
         r#""updated_at":"2026-11-30T00:53:20.000Z","ended_at":null,"lateness_ms":null,"#,
         r#""payload":{"b": 1, "a":  "\u00fc"},"#,
         r#""action":{"http":{"url":"http://127.0.0.1:9000/close","method":"POST","headers":{"x-shop":"a"},"expect_status":[]}},"#,
-        r#""retry":{"ladder":["PT1M","PT5M"],"jitter":0.0,"max_attempts":10},"#,
+        r#""stages":null,"retry":{"ladder":["PT1M","PT5M"],"jitter":0.0,"max_attempts":10},"#,
         r#""timeouts":{"attempt":"PT30S","grace":"PT2S","total":"PT2H"},"delivery":"at_least_once","class":"core","#,
         r#""max_lateness":"PT1M","tags":{"region":"eu"},"facts":{"vip": true},"rule":null,"shard":3,"#,
         r#""bucket":"202611300123"}"#,
@@ -136,6 +136,7 @@ fn attempts_are_listed_in_order_with_the_one_that_is_out() {
         attempt: AttemptNumber(1),
         token: AttemptToken(16),
         generation: 1,
+        stage: None,
         started_at: Some(NOW),
         ended_at: WallMs(NOW.0 + 250),
         executor: "pull",
@@ -293,7 +294,9 @@ fn a_spec() -> impl Strategy<Value = TaskSpec> {
                 facts,
                 (twice, class, lateness),
             )| TaskSpec {
+                verify: None,
                 action,
+                stages: None,
                 payload,
                 retry,
                 timeouts: Timeouts {
@@ -310,6 +313,7 @@ fn a_spec() -> impl Strategy<Value = TaskSpec> {
                 max_lateness: lateness.map(DurationMs),
                 tags: tags.into_iter().collect(),
                 facts,
+                rule: None,
             },
         )
 }

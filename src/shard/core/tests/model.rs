@@ -98,6 +98,7 @@ impl ShardModel {
                 spec: task.spec,
                 on_existing: OnExisting::Reject,
                 request: None,
+                is_skipped: false,
             }
         };
         Self {

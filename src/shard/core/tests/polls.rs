@@ -3,6 +3,7 @@
 use super::shell::finish;
 use super::*;
 use crate::task::outcome::Outcome;
+use crate::task::spec::OnNoAnswer;
 
 const EVERY: DurationMs = DurationMs::secs(10);
 const FOR: DurationMs = DurationMs::secs(60);
@@ -255,4 +256,56 @@ fn what_waits_for_somebody_outside_ends_by_their_word_or_at_its_time() {
     );
     shell.cancel(endless);
     assert_eq!(shell.state(endless), State::Cancelled);
+}
+
+// ---------------------------------------------------------------- asked whether it was done
+
+#[test]
+fn what_is_asked_about_holds_no_slot_of_the_work_and_no_worker_gets_it_before_the_answer() {
+    let mut shell = Shell::with(options());
+    let verified = |fixture: TaskFixture| fixture.verified(OnNoAnswer::Retry);
+    let pushed = shell.create(verified(task().topic("a").push()));
+    let pulled = shell.create(verified(task().topic("b")));
+    shell.lease(&["b"], 1);
+    shell.answer(shell.starts[0], Outcome::TimedOut).unwrap();
+    // Work that hangs has all slots.
+    for _ in 0..4 {
+        shell.create(task().topic("hangs").push());
+    }
+    shell.pass(minutes(1));
+    let question = *shell
+        .starts
+        .iter()
+        .rfind(|start| start.task == pushed)
+        .unwrap();
+    assert_eq!(
+        shell.task(pushed).token,
+        question.token,
+        "it is asked all the same"
+    );
+    assert!(shell.task(pushed).verifies());
+    shell.answer(question, succeeded()).unwrap();
+    assert_eq!(shell.state(pushed), State::Succeeded);
+
+    shell.pass(minutes(1));
+    assert_eq!(shell.place(pulled), Place::InFlight);
+    assert_eq!(shell.lease(&["b"], 1).len(), 0, "it is being asked");
+    shell.crash();
+    shell.pass(DurationMs(0));
+    let question = *shell
+        .starts
+        .iter()
+        .rfind(|start| start.task == pulled)
+        .unwrap();
+    assert!(
+        shell.task(pulled).verifies(),
+        "and asked again after a crash"
+    );
+    shell.answer(question, not_yet()).unwrap();
+    shell.pass(DurationMs(0));
+    let lease = shell.lease(&["b"], 1).remove(0);
+    assert_eq!(
+        (lease.attempt, lease.view.task.attempts),
+        (AttemptNumber(2), 2)
+    );
 }

@@ -27,7 +27,7 @@ use crate::store::{Note, ShardStore, Stored, Tended};
 use crate::task::model::Due;
 use crate::task::new_task::When;
 use crate::task::outcome::Outcome;
-use crate::task::spec::Delivery;
+use crate::task::spec::{Delivery, StageName};
 use crate::task::topic::{Thaw, Topic, TopicPause};
 
 /// The process ended in this step: what was asked may be done or not.
@@ -435,6 +435,7 @@ impl Shell {
             spec: task.spec,
             on_existing,
             request: None,
+            is_skipped: false,
         }
     }
 
@@ -796,14 +797,14 @@ fn assert_may_follow(before: Option<&Task>, after: &Task, now: Now) {
 struct Witness {
     begun: HashSet<(TaskId, AttemptNumber)>,
     tokens: HashMap<TaskId, AttemptToken>,
-    /// Attempts that may have done their work, by task and generation.
-    in_doubt: HashSet<(TaskId, u32)>,
+    /// Attempts that may have done their work, by task, generation and stage.
+    in_doubt: HashSet<(TaskId, u32, Option<StageName>)>,
 }
 
 impl Witness {
     fn begins(&mut self, task: &Task) {
         let id = task.id;
-        let is_question = task.spec.action.poll().is_some();
+        let is_question = task.verifies() || task.spec.action.poll().is_some();
         assert!(
             self.begun.insert((id, task.attempt)) || is_question,
             "{:?} of {id} begins twice",
@@ -814,10 +815,14 @@ impl Witness {
             former < Some(task.token),
             "a later attempt has a higher token"
         );
-        let in_doubt = !self.in_doubt.insert((id, task.generation));
-        // To ask twice does no harm.
+        // To ask twice does no harm; and who was asked may know that it was not done.
+        if is_question || task.spec.verify.is_some() {
+            return;
+        }
+        let stage = task.stage().map(|stage| stage.name.clone());
+        let in_doubt = !self.in_doubt.insert((id, task.generation, stage));
         assert!(
-            !in_doubt || is_question || task.spec.delivery == Delivery::AtLeastOnce,
+            !in_doubt || task.spec.delivery == Delivery::AtLeastOnce,
             "{id} is attempted again although it may have been done"
         );
     }
@@ -835,7 +840,8 @@ impl Witness {
             outcome => ["snoozed", "given_back"].contains(&outcome),
         };
         if sure && self.tokens.get(&task.id) == Some(&ended.token) {
-            self.in_doubt.remove(&(task.id, ended.generation));
+            self.in_doubt
+                .remove(&(task.id, ended.generation, ended.stage.clone()));
         }
     }
 }

@@ -14,6 +14,8 @@ use crate::task::event::NewDue;
 use crate::task::history::ErrorNote;
 use crate::task::new_task::When;
 use crate::task::outcome::Outcome;
+use crate::task::spec::OnNoAnswer;
+use crate::task::stage::Starts;
 
 const TOPICS: [&str; 2] = ["a", "b"];
 
@@ -83,6 +85,9 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
     let key = option::weighted(0.7, 0..6_u8);
     let total = option::weighted(0.2, wait());
     let retry = (wait(), 1..4_u32);
+    let stages = prop_oneof![3 => Just(Vec::new()), 1 => vec(a_stage(), 1..5)];
+    let on_no_answer = select(vec![OnNoAnswer::Retry, OnNoAnswer::Hold, OnNoAnswer::Dead]);
+    let verify = option::weighted(0.2, on_no_answer);
     (
         action,
         select(TOPICS.to_vec()),
@@ -91,9 +96,19 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
         total,
         retry,
         any::<bool>(),
+        (verify, stages),
     )
         .prop_map(
-            |(action, topic, key, when, total, (retry_after, attempts), at_most_once)| {
+            |(
+                action,
+                topic,
+                key,
+                when,
+                total,
+                (retry_after, attempts),
+                at_most_once,
+                (verify, stages),
+            )| {
                 let mut fixture = action
                     .topic(topic)
                     .retry_after(retry_after)
@@ -107,12 +122,55 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
                 if at_most_once {
                     fixture = fixture.at_most_once();
                 }
-                match when {
+                if let Some(on_no_answer) = verify {
+                    fixture = fixture.verified(on_no_answer);
+                }
+                let fixture = match when {
                     When::At(instant) | When::Missed(instant) => fixture.due_at(instant),
                     When::After(length) => fixture.due_in(length),
-                }
+                };
+                stages.into_iter().enumerate().fold(fixture, with_stage)
             },
         )
+}
+
+/// A stage: how much later than the one before it, from its end or not; its condition; its action.
+type DrawnStage = (DurationMs, bool, Option<&'static str>, Option<Action>);
+
+fn a_stage() -> impl Strategy<Value = DrawnStage> {
+    let condition = select(vec![
+        "false",
+        "key != 'k1'",
+        "facts.missing",
+        "now > created_at",
+    ]);
+    let action = select(vec![Action::Pull, Action::None, push_action()]);
+    let far = (3_000_000..5_000_000_u64).prop_map(DurationMs);
+    let more = prop_oneof![8 => wait(), 1 => far];
+    (
+        more,
+        any::<bool>(),
+        option::weighted(0.4, condition),
+        option::weighted(0.6, action),
+    )
+}
+
+fn push_action() -> Action {
+    task()
+        .push_to("http://127.0.0.1:9002/stage")
+        .spec()
+        .action
+        .clone()
+}
+
+fn with_stage(fixture: TaskFixture, (n, stage): (usize, DrawnStage)) -> TaskFixture {
+    let (more, follows, condition, action) = stage;
+    let starts = match follows && n > 0 {
+        true => Starts::AfterPrevious(more),
+        // Later than any before it.
+        false => Starts::After(DurationMs(n as u64 * 5_000_001 + more.0)),
+    };
+    fixture.stage_if(&format!("s{n}"), starts, condition, action)
 }
 
 fn a_verb() -> impl Strategy<Value = Verb> {
@@ -213,10 +271,12 @@ impl Life {
             }
             Act::Answer(nth, outcome) => {
                 if let Some((id, token)) = self.pick_running(nth) {
-                    let action = self.shell.task(id).spec.action.clone();
+                    let task = self.shell.task(id);
+                    let action = &task.spec.action;
+                    let asks = task.verifies() || action.poll().is_some();
                     let outcome = match outcome {
-                        Outcome::NotYet { .. } if action.poll().is_none() => succeeded(),
-                        Outcome::Accepted { .. } if !matches!(action, Action::Http(_)) => {
+                        Outcome::NotYet { .. } if !asks => succeeded(),
+                        Outcome::Accepted { .. } if asks || !matches!(action, Action::Http(_)) => {
                             failed("http_503")
                         }
                         outcome => outcome,

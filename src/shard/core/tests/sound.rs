@@ -70,20 +70,20 @@ fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
     for id in ids {
         let Entry { task, place, .. } = core.table.read(*id).unwrap();
         let (task, place) = (&*task, &place);
-        let pull = task.spec.action == Action::Pull;
-        let awaits = task.spec.action == Action::CompleteOnly;
+        let pull = *task.action() == Action::Pull;
+        let awaits = *task.action() == Action::CompleteOnly;
         let suits = match task.state {
-            State::Dispatched => *place == Place::InFlight && task.spec.action.is_dispatched(),
+            State::Dispatched => *place == Place::InFlight && task.starts_here(),
             State::Running => *place == Place::InFlight,
             State::Paused | State::Succeeded | State::Dead | State::Cancelled => {
                 *place == Place::AtRest
             }
             State::Pending | State::Retrying => match place {
                 Place::Wheel => true,
-                Place::Ready => pull,
-                Place::Held => !pull && !awaits,
+                Place::Ready => pull && !task.verifies(),
+                Place::Held => task.verifies() || !pull && !awaits,
                 Place::Awaiting => awaits,
-                Place::Queued => task.spec.action.is_dispatched(),
+                Place::Queued => task.starts_here(),
                 Place::InFlight | Place::AtRest => false,
             },
         };
@@ -119,6 +119,7 @@ fn queue_of(track: Track) -> &'static str {
         Track::Work => "queue for work",
         Track::Questions => "queue for questions",
         Track::LastQuestions => "queue for last questions",
+        Track::Verifications => "queue for verifications",
     }
 }
 
@@ -251,7 +252,7 @@ fn assert_in_flight(
             "{track:?}"
         );
         let mut hosts = HashMap::new();
-        for host in out.filter_map(|task| task.spec.action.host()) {
+        for host in out.filter_map(|task| task.host()) {
             *hosts.entry(host).or_insert(0) += 1;
         }
         assert_eq!(*slots.taken_for(), hosts);

@@ -7,6 +7,8 @@ use proptest::sample::select;
 
 use super::*;
 use crate::limits;
+use crate::task::model::Lane;
+use crate::task::stage::Starts;
 
 /// Time goes by, the wall clock jumps by so many milliseconds, or something happens.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ enum Happening {
     DueAfter(DurationMs),
     DueAt(i64),
     Replace(u32),
+    PassOver(u8, bool),
+    TakeOver,
 }
 
 /// Whose token is shown.
@@ -96,10 +100,11 @@ fn outcome() -> impl Strategy<Value = Outcome> {
 }
 
 /// What the executor of this action never says, and nobody outside can.
-fn is_out_of_place(outcome: &Outcome, action: &Action) -> bool {
+fn is_out_of_place(outcome: &Outcome, task: &Task) -> bool {
+    let asks = task.verifies() || task.spec.action.poll().is_some();
     match outcome {
-        Outcome::NotYet { .. } => action.poll().is_none(),
-        Outcome::Accepted { .. } => !matches!(action, Action::Http(_)),
+        Outcome::NotYet { .. } => !asks,
+        Outcome::Accepted { .. } => asks || !matches!(task.spec.action, Action::Http(_)),
         _ => false,
     }
 }
@@ -143,6 +148,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => length().prop_map(Happening::DueAfter),
         1 => any::<i64>().prop_map(Happening::DueAt),
         1 => (1..4u32).prop_map(Happening::Replace),
+        2 => (0..4u8, any::<bool>()).prop_map(|(place, fails)| Happening::PassOver(place, fails)),
+        2 => Just(Happening::TakeOver),
     ]
 }
 
@@ -191,9 +198,36 @@ fn fixture() -> impl Strategy<Value = TaskFixture> {
         3 => (length(), length()).prop_map(|(every, within)| task().poll(every, within)),
     ];
     let total = proptest::option::of(length());
-    (kinds, policy(), any::<bool>(), total, length()).prop_map(
-        |(kind, policy, at_most_once, total, due)| {
+    let on_no_answer = select(vec![OnNoAnswer::Retry, OnNoAnswer::Hold, OnNoAnswer::Dead]);
+    let verify = proptest::option::weighted(0.3, on_no_answer);
+    let stages = vec(
+        (
+            any::<bool>(),
+            length(),
+            select(vec![Action::Pull, Action::None]),
+        ),
+        0..4,
+    );
+    (kinds, policy(), any::<bool>(), total, length(), verify, stages).prop_map(
+        |(kind, policy, at_most_once, total, due, verify, stages)| {
             let kind = kind.retry(policy).due_in(due);
+            let mut kind = match verify {
+                Some(on_no_answer) => kind.verified(on_no_answer),
+                None => kind,
+            };
+            let mut latest = 0_u64;
+            for (n, (is_from_creation, length, action)) in stages.into_iter().enumerate() {
+                let starts = if is_from_creation || n == 0 {
+                    latest = length.0.max(latest.saturating_add(1));
+                    Starts::After(DurationMs(latest))
+                } else {
+                    Starts::AfterPrevious(length)
+                };
+                if latest < u64::MAX {
+                    let action = (n % 2 == 0).then_some(action);
+                    kind = kind.stage_if(&format!("s{n}"), starts, None, action);
+                }
+            }
             let kind = if at_most_once {
                 kind.at_most_once()
             } else {
@@ -220,8 +254,7 @@ impl Happening {
                 token: token(whose),
                 delay,
             },
-            Self::Answer(whose, outcome) => match is_out_of_place(&outcome, &life.task.spec.action)
-            {
+            Self::Answer(whose, outcome) => match is_out_of_place(&outcome, &life.task) {
                 true => finished(token(whose), Outcome::TimedOut),
                 false => finished(token(whose), outcome),
             },
@@ -238,6 +271,16 @@ impl Happening {
             Self::Complete(whose) => complete(whose.map(token)),
             Self::DueAfter(length) => reschedule(Due::after(length, life.now())),
             Self::DueAt(at) => reschedule(Due::at(WallMs(at), life.now())),
+            Self::PassOver(place, fails) => Event::StagePassedOver {
+                place,
+                error: fails.then(|| ErrorNote {
+                    code: "condition_error".to_owned(),
+                    message: "no value".to_owned(),
+                }),
+            },
+            Self::TakeOver => Event::StageTookOver {
+                place: life.task.takes_over().map_or(0, |(place, _)| place),
+            },
             Self::Replace(max_attempts) => Event::Replace {
                 spec: task().push().max_attempts(max_attempts).spec(),
                 due: Due::after(minutes(1), life.now()),
@@ -250,6 +293,16 @@ impl Happening {
 fn is_whole(task: &Task) {
     let state = task.state;
     assert_eq!(
+        task.at_stage.is_some(),
+        task.stage().is_some(),
+        "it is at one of its stages"
+    );
+    assert_eq!(task.at_stage.is_some(), task.spec.stages.is_some());
+    if let Some((place, due)) = task.takes_over() {
+        let at = task.at_stage.unwrap();
+        assert!(place > at.place && due.lane == Lane::Steady);
+    }
+    assert_eq!(
         task.live.is_some(),
         state.is_in_flight(),
         "an attempt is out while it is in flight"
@@ -261,8 +314,8 @@ fn is_whole(task: &Task) {
     );
     assert_eq!(
         task.waiting_for.is_some(),
-        state == State::Retrying,
-        "it waits for something while it retries"
+        state == State::Retrying || state.is_in_flight() && task.verifies(),
+        "it waits for something while it retries, or is asked whether it was done"
     );
     assert_eq!(
         task.dead_reason.is_some(),
@@ -348,6 +401,7 @@ fn may_follow(
         && before.state.is_in_flight()
         && after.waiting_for == Some(WaitingFor::Poll);
     let unseen = asks_on
+        || before.verifies()
         || matches!(
             event,
             Event::HandedBack { was_started: false } | Event::Recovered
@@ -355,8 +409,8 @@ fn may_follow(
     assert!(after.attempt >= before.attempt || (unseen && after.attempt.0 + 1 == before.attempt.0));
     assert_eq!(
         after.attempt.0 > before.attempt.0,
-        after.token > before.token,
-        "a new number has a new token"
+        after.token > before.token && !after.verifies(),
+        "a new number has a new token, and a question has no number"
     );
     let begins = matches!(event, Event::Replay | Event::Replace { .. }) && done.is_ok();
     assert_eq!(after.generation, before.generation + u32::from(begins));
@@ -380,11 +434,21 @@ fn may_follow(
         );
     }
     let settled = matches!(event, Event::Finished { .. } | Event::Snoozed { .. }) && done.is_ok();
-    if settled && !after.state.is_ended() && !after.state.is_in_flight() {
+    let same_stage = after.stage_place() == before.stage_place();
+    if settled && same_stage && !after.state.is_ended() && !after.state.is_in_flight() {
         assert!(
             after.next.fire_ms >= after.next.clock_ms(now),
             "no attempt is due before the one before it ended"
         );
+    }
+    if let (Some(was), Some(is)) = (before.at_stage, after.at_stage)
+        && !begins
+    {
+        assert!(
+            is.place >= was.place || after.state == State::Dead,
+            "stages only follow one another"
+        );
+        assert!(is.place == was.place || after.attempts == 0 || after.state == State::Dead);
     }
     if let Err(Refusal::StaleToken { given, .. }) = done {
         assert!(!before.state.is_in_flight() || before.token != *given);

@@ -1,0 +1,248 @@
+//! Rules: when tasks are due that do not say it, over HTTP, through versions, rollouts and a kill.
+
+#[expect(dead_code, reason = "each file of tests uses its part")]
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+
+use support::service::{Service, Shared};
+use support::{Over, ms};
+
+static SHARED: Shared = Shared::new();
+
+fn service() -> Arc<Service> {
+    SHARED.service()
+}
+
+/// Puts a rule, and a topic that is called like it and goes by it.
+fn put(api: &Service, name: &str, rule: &Value) -> u64 {
+    let version = api.put(&format!("/v1/rules/{name}"), rule).json()["version"].clone();
+    let topic = json!({"rule": name, "action": {"none": {}}});
+    let put = api.put(&format!("/v1/topics/{name}"), &topic);
+    assert!(matches!(put.status, 200 | 201), "{}", put.text());
+    version.as_u64().expect("it has a version")
+}
+
+fn after(seconds: u64) -> Value {
+    json!({"fixed": {"due": format!("created_at + duration('{seconds}s')")}})
+}
+
+fn span(task: &Value) -> i64 {
+    ms(&task["due_at"]) - ms(&task["created_at"])
+}
+
+#[test]
+fn a_topics_rule_gives_the_due_time_and_what_the_call_says_wins_over_it() {
+    let api = service();
+    let version = put(&api, "pay", &after(1800));
+    let task = api.made(&json!({"topic": "pay"}));
+    assert_eq!(span(&task), 1_800_000);
+    assert_eq!(task["rule"], json!({"name": "pay", "version": version}));
+    assert_eq!(api.task(&task["id"])["rule"], task["rule"]);
+    let own = api.made(&json!({"topic": "pay", "delay": "PT1H"}));
+    assert_eq!((span(&own), &own["rule"]), (3_600_000, &Value::Null));
+    // From the next create on, and for no task that is stored.
+    put(&api, "pay", &json!({"fixed": {"after": "PT10M"}}));
+    assert_eq!(span(&api.made(&json!({"topic": "pay"}))), 600_000);
+    assert_eq!(api.task(&task["id"])["due_at"], task["due_at"]);
+    let shown = api.get("/v1/rules/pay").must(200);
+    assert_eq!(shown["fixed"], json!({"after": "PT10M"}));
+    assert_eq!(
+        (&shown["version"], &shown["rollout"]),
+        (&json!(version + 1), &Value::Null)
+    );
+}
+
+#[test]
+fn a_missing_fact_is_refused_and_named_and_never_a_silent_deadline() {
+    let api = service();
+    let rule = json!({"conditional": {"cases": [{"if": "facts.vip == true", "after": "PT1H"}], "else": {"after": "PT10M"}}});
+    put(&api, "vip", &rule);
+    let create = |facts: &Value| api.post("/v1/tasks", &json!({"topic": "vip", "facts": facts}));
+    assert_eq!(span(&create(&json!({"vip": true})).must(201)), 3_600_000);
+    assert_eq!(span(&create(&json!({"vip": false})).must(201)), 600_000);
+    let refused = create(&json!({"other": 1})).must(422);
+    let error = &refused["errors"][0];
+    assert_eq!(
+        (&error["pointer"], &error["code"]),
+        (&json!("/facts"), &json!("rule_failed"))
+    );
+    let detail = error["detail"].as_str().expect("words");
+    assert!(
+        detail.contains("vip") && detail.contains("rule vip, version 1"),
+        "{detail}"
+    );
+    let items = json!({"items": [{"topic": "vip", "facts": {"vip": true}}, {"topic": "vip"}]});
+    let batch = api.post("/v1/tasks/batch", &items).must(200);
+    assert_eq!(
+        (&batch["items"][0]["status"], &batch["items"][1]["status"]),
+        (&json!(201), &json!(422))
+    );
+}
+
+#[test]
+fn a_rule_may_say_that_no_task_is_needed() {
+    let api = service();
+    let rule = json!({"conditional": {"cases": [{"if": "facts.paid", "skip": true}], "else": {"after": "PT10M"}}});
+    put(&api, "skip", &rule);
+    let reply = api.post(
+        "/v1/tasks",
+        &json!({"topic": "skip", "key": "a", "facts": {"paid": true}}),
+    );
+    assert_eq!(reply.must(200)["state"], "cancelled");
+    let log = api.get("/v1/topics/skip/keys/a/log").must(200).to_string();
+    assert!(log.contains("rule skip says that none is needed"), "{log}");
+    // Its key is free.
+    api.made(&json!({"topic": "skip", "key": "a", "facts": {"paid": false}}));
+}
+
+#[test]
+fn no_create_uses_half_of_one_version_and_half_of_another() {
+    let api = service();
+    let first = put(&api, "live", &after(3_000));
+    let over = AtomicBool::new(false);
+    let made = std::thread::scope(|scope| {
+        let over_all = Over(&over);
+        let load = |_| {
+            scope.spawn(|| {
+                let api = service();
+                let mut made = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    made.push(api.made(&json!({"topic": "live"})));
+                }
+                made
+            })
+        };
+        let loads: Vec<_> = (0..2).map(load).collect();
+        let mut seconds = BTreeMap::from([(first, 3_000)]);
+        for n in 1..30 {
+            let before = api.put("/v1/rules/live", &after(3_000 + n)).must(200);
+            seconds.insert(before["version"].as_u64().expect("a number"), 3_000 + n);
+            let seen = api.made(&json!({"topic": "live"}));
+            assert_eq!(
+                span(&seen),
+                (3_000 + n as i64) * 1000,
+                "the next create sees it"
+            );
+        }
+        drop(over_all);
+        let made: Vec<Value> = loads
+            .into_iter()
+            .flat_map(|load| load.join().expect("it went well"))
+            .collect();
+        (made, seconds)
+    });
+    let (made, seconds) = made;
+    assert!(made.len() > 30, "{}", made.len());
+    for task in made {
+        let version = task["rule"]["version"].as_u64().expect("a number");
+        assert_eq!(
+            span(&task),
+            seconds[&version] as i64 * 1000,
+            "version {version}"
+        );
+    }
+}
+
+#[test]
+fn a_rollout_takes_a_stable_share_and_a_rollback_brings_an_old_version_again() {
+    let api = service();
+    let first = put(&api, "gray", &after(600));
+    let alone = api.post("/v1/rules/gray/rollout", &json!({"percent": 10}));
+    assert_eq!(alone.problem(), (409, "no_version_before".to_owned()));
+    put(&api, "gray", &after(7_200));
+    let rolled = api
+        .post(
+            "/v1/rules/gray/rollout",
+            &json!({"percent": 10, "keys": ["k-vip"]}),
+        )
+        .must(200);
+    assert_eq!(
+        rolled["rollout"],
+        json!({"base_version": first, "reach": {"percent": 10, "keys": ["k-vip"]}})
+    );
+    let gets_new = |key: String| {
+        let body = json!({"topic": "gray", "key": key, "on_existing": "replace"});
+        let task = api.post("/v1/tasks", &body).json();
+        match span(&task) {
+            7_200_000 => true,
+            600_000 => false,
+            other => panic!("{other}: {task}"),
+        }
+    };
+    let shares = || {
+        (0..200)
+            .map(|n| gets_new(format!("k{n}")))
+            .collect::<Vec<_>>()
+    };
+    let once = shares();
+    let count = once.iter().filter(|it| **it).count();
+    assert!((5..45).contains(&count), "{count} of 200");
+    assert_eq!(shares(), once, "the same keys again");
+    assert!(gets_new("k-vip".to_owned()));
+    api.post("/v1/rules/gray/rollout", &json!({"percent": 100}))
+        .must(200);
+    assert!(shares().iter().all(|it| *it));
+    let back = api
+        .post("/v1/rules/gray/rollback", &json!({"version": first}))
+        .must(200);
+    assert_eq!(back["version"], json!(first + 2));
+    assert_eq!(span(&api.made(&json!({"topic": "gray"}))), 600_000);
+    let versions = api.get("/v1/rules/gray/versions").must(200);
+    let numbers: Vec<_> = versions["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|it| it["version"].clone())
+        .collect();
+    assert_eq!(numbers, [json!(first + 2), json!(first + 1), json!(first)]);
+    let unknown = api.post("/v1/rules/gray/rollback", &json!({"version": 99}));
+    assert_eq!(unknown.must(422)["errors"][0]["code"], "unknown_version");
+}
+
+#[test]
+fn what_is_needed_is_not_deleted_and_what_is_not_there_can_not_be_named() {
+    let api = service();
+    let unknown = api.put("/v1/topics/none", &json!({"rule": "nowhere"}));
+    assert_eq!(unknown.must(422)["errors"][0]["code"], "unknown_rule");
+    let by = json!({"excluding": {"calendar": "nowhere", "working_hours": 8}});
+    assert_eq!(
+        api.put("/v1/rules/by", &by).must(422)["errors"][0]["code"],
+        "unknown_calendar"
+    );
+    put(&api, "kept", &after(60));
+    let delete = |path| api.send("DELETE", path, &[], b"").expect("an answer");
+    let refused = delete("/v1/rules/kept");
+    let (status, code) = refused.problem();
+    assert_eq!((status, code.as_str()), (409, "in_use"));
+    assert!(refused.text().contains("topic kept"), "{}", refused.text());
+    api.put("/v1/topics/kept", &json!({})).must(200);
+    delete("/v1/rules/kept").must(200);
+    api.get("/v1/rules/kept").must(404);
+}
+
+#[test]
+fn a_rule_and_what_it_gave_outlive_the_process() {
+    let mut api = Service::start();
+    put(&api, "pay", &after(600));
+    put(&api, "pay", &after(1_800));
+    api.post("/v1/rules/pay/rollout", &json!({"keys": ["new"]}))
+        .must(200);
+    let task = api.made(&json!({"topic": "pay", "key": "old"}));
+    api.kill();
+    api.start_again();
+    assert_eq!(
+        api.task(&task["id"])["rule"],
+        json!({"name": "pay", "version": 1})
+    );
+    for (key, expected) in [("new", 1_800_000), ("other", 600_000)] {
+        assert_eq!(
+            span(&api.made(&json!({"topic": "pay", "key": key}))),
+            expected
+        );
+    }
+}
