@@ -32,6 +32,8 @@ pub const COMMAND_BYTES_MAX: usize = 16 * 1024;
 pub const EXPR_BYTES_MAX: usize = 1024;
 /// Most that an expression may read under one name: bytes of its texts, and one for each value in it.
 pub const EXPR_INPUT_BYTES_MAX: usize = 8 * 1024;
+/// Most that the condition of a stage may cost at worst, in bytes looked at: it is evaluated by the shard itself.
+pub const STAGE_CONDITION_COST_MAX: usize = 128 * 1024;
 /// Longest path that is taken in, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Deepest nesting of JSON that is taken in.

@@ -246,3 +246,49 @@ fn a_rule_and_what_it_gave_outlive_the_process() {
         );
     }
 }
+
+#[test]
+fn changed_facts_move_the_deadline_until_the_task_runs() {
+    let api = service();
+    put(
+        &api,
+        "pre",
+        &json!({"fixed": {"due": "timestamp(facts.pay_by)"}}),
+    );
+    let facts = json!({"pay_by": "2031-05-01T10:00:00Z", "shop": 7});
+    let task = api
+        .made(&json!({"topic": "pre", "key": "p", "facts": facts, "tags": {"a": "1", "b": "2"}}));
+    assert_eq!(task["due_at"], "2031-05-01T10:00:00.000Z");
+    let patch = |body: Value| {
+        let path = "/v1/topics/pre/keys/p";
+        let reply = api.json("PATCH", path, &[], &body);
+        reply.expect("an answer")
+    };
+    let moved =
+        patch(json!({"facts": {"pay_by": "2031-05-02T10:00:00Z"}, "tags": {"a": null, "c": "3"}}))
+            .must(200);
+    assert_eq!(moved["due_at"], "2031-05-02T10:00:00.000Z");
+    let now = api.task(&task["id"]);
+    assert_eq!(
+        now["facts"],
+        json!({"pay_by": "2031-05-02T10:00:00Z", "shop": 7})
+    );
+    assert_eq!(now["tags"], json!({"b": "2", "c": "3"}));
+    assert_eq!(now["created_at"], task["created_at"]);
+    // What makes no sense leaves everything as it is.
+    assert_eq!(
+        patch(json!({"facts": {"pay_by": null}})).must(422)["errors"][0]["code"],
+        "rule_failed"
+    );
+    assert_eq!(patch(json!({})).must(422)["errors"][0]["code"], "missing");
+    assert_eq!(api.task(&task["id"])["due_at"], "2031-05-02T10:00:00.000Z");
+    patch(json!({"payload": {"x": 1}})).must(200);
+    assert_eq!(api.task(&task["id"])["payload"], json!({"x": 1}));
+    let log = api.get("/v1/topics/pre/keys/p/log").must(200).to_string();
+    assert!(log.contains("another due time by its rule"), "{log}");
+    api.verb("cancel", &task["id"], &json!({})).must(200);
+    assert_eq!(
+        patch(json!({"payload": 1})).problem(),
+        (409, "illegal_state".to_owned())
+    );
+}

@@ -33,11 +33,12 @@ fn assert_at(hit: &Hit, task: &Value, after_ms: i64) {
     );
 }
 
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
 fn stages_of(values: &[Value]) -> Vec<&str> {
-    values
-        .iter()
-        .map(|value| value["stage"].as_str().unwrap())
-        .collect()
+    values.iter().map(|value| text(&value["stage"])).collect()
 }
 
 #[test]
@@ -72,7 +73,7 @@ fn stages_are_pushed_in_order_at_their_times_each_with_its_own_attempts() {
         (&second[0].body["stage"], &second[0].body["attempt"]),
         (&json!("ab sagen."), &json!(3))
     );
-    let id = task["id"].as_str().unwrap();
+    let id = text(&task["id"]);
     let ids: Vec<&str> = first
         .iter()
         .chain(&second)
@@ -121,10 +122,7 @@ fn a_stage_stops_the_attempt_of_the_one_before_it_and_its_answer_is_late() {
     let (code, problem) = api.say("complete", &lease, json!({"result": 1})).problem();
     assert_eq!((code, problem.as_str()), (409, "stale_token"));
     let late = api
-        .get(&format!(
-            "/v1/tasks/{}/late-answers",
-            task["id"].as_str().unwrap()
-        ))
+        .get(&format!("/v1/tasks/{}/late-answers", text(&task["id"])))
         .must(200);
     assert_eq!(late["items"][0]["outcome"], "succeeded");
     assert_eq!(
@@ -145,9 +143,9 @@ fn conditions_pass_stages_over_and_the_log_says_so() {
         }));
         api.wait_state(&task["id"], "succeeded");
         let log = api
-            .get(&format!("/v1/tasks/{}/log", task["id"].as_str().unwrap()))
+            .get(&format!("/v1/tasks/{}/log", text(&task["id"])))
             .must(200);
-        log["items"][1]["why"].as_str().unwrap().to_owned()
+        text(&log["items"][1]["why"]).to_owned()
     };
     assert_eq!(
         made("facts.vip"),
@@ -196,11 +194,17 @@ fn what_can_not_be_the_stages_of_a_task_is_refused_where_it_stands() {
             json!({"stages": [{"name": "a", "after": "PT1H", "action": {"http": {"url": "ftp://x"}}}]}),
             "/stages/0/action/http/url",
         ),
+        // Whatever may not be done as a task's action may not be done in a stage.
+        (
+            json!({"stages": [{"name": "a", "after": "PT1H", "action": {"command": {"program": "/bin/sh"}}}]}),
+            "/stages/0/action/command",
+        ),
     ] {
         let mut body = body;
         body["topic"] = json!("t");
         let problem = api.post("/v1/tasks", &body).must(422);
-        assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
+        let given = text(&problem["errors"][0]["pointer"]);
+        assert!(given.starts_with(pointer), "{problem}");
     }
 }
 
@@ -234,6 +238,10 @@ fn kills_before_between_and_while_stages_run_lose_none_and_come_at_their_times()
         second.at_ms >= hits[1].at_ms + 1000,
         "it counts from the end of the one before"
     );
+    // An answer that is not written yet would be asked for again.
+    until("the third stage waits", Duration::from_secs(5), || {
+        (service.task(&task["id"])["stage"] == "c").then_some(())
+    });
     service.kill_and_start();
     assert_eq!(service.task(&task["id"])["stage"], "c");
     let third = &receiver.wait("/c", 1)[0];

@@ -72,8 +72,8 @@ mod tests {
 
     use serde_json::json;
 
-    use crate::client::scripted::Service;
     use super::super::tests::{duetime, refused};
+    use crate::client::scripted::Service;
 
     const CALENDAR: &str = r#"{"name":"cn","version":2,"tz":"Asia/Shanghai","weekly":{},"holidays":["2026-10-01"],"exceptions":[]}"#;
 

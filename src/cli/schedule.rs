@@ -93,8 +93,8 @@ pub(super) fn run(args: Args, out: &mut Out<'_>) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use crate::client::scripted::Service;
     use super::super::tests::{duetime, refused};
+    use crate::client::scripted::Service;
 
     const SCHEDULE: &str = r#"{"name":"nightly","version":1,"paused":false,"next":"2026-12-02T01:00:00.000Z","runs":3,"cron":"0 2 * * *","every":null,"tz":"Europe/Berlin","topic":"report"}"#;
 

@@ -429,9 +429,9 @@ impl View {
 mod tests {
     use serde_json::json;
 
-    use crate::client::scripted::Service;
     use super::super::tests::duetime;
     use super::*;
+    use crate::client::scripted::Service;
 
     const ACTORS: &str = r#"{"items": [
         {"name": "scheduler", "generation": 1, "state": "running", "verdict": "live", "restarts": 0, "last_fault": null,

@@ -110,8 +110,8 @@ mod tests {
 
     use serde_json::json;
 
-    use crate::client::scripted::Service;
     use super::super::tests::{duetime, refused};
+    use crate::client::scripted::Service;
 
     const TOPIC: &str = r#"{"name":"order.unpaid","version":2,"class":"core","paused":false}"#;
 

@@ -11,6 +11,7 @@ use crate::shard::messages::VerbRefused;
 use crate::shard::router::NoAnswer;
 use crate::store::StoreError;
 use crate::store::data_dir::DataDirError;
+use crate::task::amendment::TooMuch;
 
 /// A question that was not answered with what was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +28,9 @@ pub enum EngineError {
     /// The registry did not do it.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// The task would carry too much.
+    #[error(transparent)]
+    TooMuch(#[from] TooMuch),
     /// The topic's rule gives no due time.
     #[error(transparent)]
     Rule(#[from] RuleFailed),

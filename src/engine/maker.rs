@@ -36,6 +36,29 @@ impl Duetime {
             latest: None,
         }
     }
+
+    /// A due time that a rule gave, if it is not too far ahead.
+    pub(super) fn bounded(
+        &self,
+        name: &ResourceName,
+        version: u64,
+        due: When,
+    ) -> Result<When, RuleFailed> {
+        let most = self.max_delay();
+        let is_too_far = match due {
+            When::At(at) | When::Missed(at) => at > self.now().wall.after(most),
+            When::After(length) => length > most,
+        };
+        if is_too_far {
+            let (name, fault) = (name.clone(), RuleFault::TooFar(most));
+            return Err(RuleFailed {
+                name,
+                version,
+                fault,
+            });
+        }
+        Ok(due)
+    }
 }
 
 impl Maker<'_> {
@@ -77,7 +100,7 @@ impl Maker<'_> {
         if let (None, Some(name)) = (when, topic.settings.rule.clone()) {
             let (given, version) = self.rules.due(&name, &Asked::new(&new, now))?;
             match given {
-                Given::Due(due) => when = Some(self.bounded(&name, version, due)?),
+                Given::Due(due) => when = Some(self.engine.bounded(&name, version, due)?),
                 Given::Skip => is_skipped = true,
             }
             let at = now;
@@ -93,24 +116,6 @@ impl Maker<'_> {
             request: tail,
             is_skipped,
         })
-    }
-
-    /// A due time that a rule gave, if it is not too far ahead.
-    fn bounded(&self, name: &ResourceName, version: u64, due: When) -> Result<When, RuleFailed> {
-        let most = self.engine.max_delay();
-        let is_too_far = match due {
-            When::At(at) | When::Missed(at) => at > self.now.after(most),
-            When::After(length) => length > most,
-        };
-        if is_too_far {
-            let (name, fault) = (name.clone(), RuleFault::TooFar(most));
-            return Err(RuleFailed {
-                name,
-                version,
-                fault,
-            });
-        }
-        Ok(due)
     }
 
     fn topic(&mut self, name: &TopicName) -> Result<&Arc<Topic>, EngineError> {

@@ -3,6 +3,7 @@
 //! [`Duetime`] is the embedded API; the HTTP routes, the command line and the demo are built on it and decide
 //! nothing of their own.
 
+mod amend;
 pub mod backup;
 pub(crate) mod batch;
 mod boot;

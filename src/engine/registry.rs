@@ -23,6 +23,7 @@ mod desk;
 mod files;
 mod held;
 pub mod kind;
+mod records;
 pub mod resources;
 #[cfg(test)]
 mod tests;
@@ -45,7 +46,8 @@ use crate::task::spec::{ResourceName, TopicName};
 use crate::task::topic::{TopicBook, TopicSettings};
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, NamedArbiter, Pulse};
 
-pub use files::{AuditLine, RegistryFiles, Version};
+pub use files::{AuditLine, RegistryFiles};
+pub use records::Version;
 
 /// How often the actor shows that it lives.
 const BEAT: std::time::Duration = std::time::Duration::from_millis(250);

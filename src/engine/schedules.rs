@@ -98,6 +98,10 @@ impl ScheduleBoard {
         self.ring();
     }
 
+    fn next_wish(&self) -> Option<(ResourceName, Wish, Reply)> {
+        self.wishes.lock().pop_front()
+    }
+
     fn engine(&self) -> Option<Duetime> {
         let parts = self.engine.get()?.upgrade()?;
         Some(Duetime { parts })
@@ -362,10 +366,7 @@ async fn run(board: Arc<ScheduleBoard>, kill: KillSwitch, words: LastWords) -> S
                 },
             };
             courses.follow(engine.rules());
-            while let Some((name, wish, reply)) = {
-                let next = board.wishes.lock().pop_front();
-                next
-            } {
+            while let Some((name, wish, reply)) = board.next_wish() {
                 courses.wish(&engine, &name, wish, reply);
             }
             let done = match courses.store(&engine).await {

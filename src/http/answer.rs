@@ -125,9 +125,8 @@ pub fn problem_of(error: &EngineError) -> Problem {
         EngineError::Refused(refused) => refusal(refused),
         EngineError::Exists(id) => says(Code::Exists).id(*id),
         EngineError::StorageFull(_) => says(Code::StorageFull).retry_after_s(RETRY_LATER_S),
-        EngineError::Rule(failed) => {
-            Problem::of_field("/facts", "rule_failed", failed.to_string())
-        }
+        EngineError::TooMuch(_) => Problem::of_field("", Code::TooLarge.name(), error.to_string()),
+        EngineError::Rule(failed) => Problem::of_field("/facts", "rule_failed", failed.to_string()),
         EngineError::ShuttingDown => says(Code::ShuttingDown).retry_after_s(RETRY_SOON_S),
         EngineError::Command { at, refused } => {
             let pointer = format!("{at}{}", refused.pointer());
@@ -190,6 +189,7 @@ pub fn refusal(refused: &VerbRefused) -> Problem {
             says(Code::IllegalState).state(*state)
         }
         VerbRefused::Refused(Refusal::StaleToken { .. }) => says(Code::StaleToken),
+        VerbRefused::Refused(Refusal::ChangedMeanwhile) => says(Code::InProgress),
         VerbRefused::Damaged(_) => says(Code::Internal),
     }
 }

@@ -9,7 +9,8 @@
 //! [`configure`] mounts all routes into any actix-web `App`; [`server`] is the service's own. Routes are declared
 //! once, in `openapi`, which is also where the OpenAPI document comes from.
 
-pub mod answer;
+pub mod amend;
+mod answer;
 mod batch;
 mod body;
 mod calendars;
@@ -119,7 +120,11 @@ fn routes(config: &mut ServiceConfig) {
         )
         .service(at("/v1/tasks/batch").route(web::post().to(batch::create_many)))
         .service(at("/v1/batch").route(web::post().to(batch::run)))
-        .service(at("/v1/tasks/{id}").route(web::get().to(tasks::get)))
+        .service(
+            at("/v1/tasks/{id}")
+                .route(web::get().to(tasks::get))
+                .route(web::patch().to(amend::amend)),
+        )
         .service(at("/v1/tasks/{id}/attempts").route(web::get().to(tasks::attempts)))
         .service(at("/v1/tasks/{id}/log").route(web::get().to(tasks::log)))
         .service(at("/v1/tasks/{id}/late-answers").route(web::get().to(late::of_task)))
@@ -137,7 +142,11 @@ fn routes(config: &mut ServiceConfig) {
         )
         .service(at("/v1/topics/{name}/pause").route(web::post().to(topics::pause)))
         .service(at("/v1/topics/{name}/resume").route(web::post().to(topics::resume)))
-        .service(at("/v1/topics/{topic}/keys/{key}").route(web::get().to(tasks::get_by_key)))
+        .service(
+            at("/v1/topics/{topic}/keys/{key}")
+                .route(web::get().to(tasks::get_by_key))
+                .route(web::patch().to(amend::amend_by_key)),
+        )
         .service(
             at("/v1/topics/{topic}/keys/{key}/attempts")
                 .route(web::get().to(tasks::attempts_by_key)),

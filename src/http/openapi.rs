@@ -5,8 +5,8 @@ use actix_web::{HttpRequest, HttpResponse};
 use utoipa::OpenApi;
 
 use crate::http::{
-    batch, calendars, completion, late, leases, metrics, ops, query, respond, rules, schedules,
-    store, tasks, topics, verbs,
+    amend, batch, calendars, completion, late, leases, metrics, ops, query, respond, rules,
+    schedules, store, tasks, topics, verbs,
 };
 
 /// The document's source.
@@ -26,7 +26,7 @@ use crate::http::{
     paths(
         tasks::list, tasks::create, tasks::get, tasks::get_by_key, tasks::attempts, tasks::log, tasks::attempts_by_key, tasks::log_by_key,
         late::of_task, late::by_key, late::list,
-        batch::create_many, batch::run,
+        amend::amend, amend::amend_by_key, batch::create_many, batch::run,
         verbs::cancel, verbs::pause, verbs::resume, verbs::reschedule, verbs::run_now, verbs::complete, verbs::fail,
         verbs::replay, verbs::resolve, verbs::discard,
         verbs::cancel_by_key, verbs::pause_by_key, verbs::resume_by_key, verbs::reschedule_by_key,

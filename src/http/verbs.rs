@@ -41,7 +41,7 @@ pub(super) fn event_of(verb: Verb, now: Now) -> Event {
 
 /// How much of the task is answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Detail {
+pub(super) enum Detail {
     Whole,
     Slim,
     /// In short, with the result that has just been given.
@@ -49,7 +49,7 @@ enum Detail {
 }
 
 impl Detail {
-    fn wants(self) -> Wants {
+    pub(super) fn wants(self) -> Wants {
         match self {
             Self::Slim => Wants::Slim,
             Self::Whole | Self::Completed => Wants::Whole,
@@ -58,7 +58,7 @@ impl Detail {
 }
 
 /// `?return=task` asks for the whole task.
-fn detail(req: &HttpRequest, name: VerbName) -> Result<Detail, Problem> {
+pub(super) fn detail(req: &HttpRequest, name: VerbName) -> Result<Detail, Problem> {
     match query(req, &["return"])?
         .first()
         .map(|(_, value)| value.as_str())
@@ -74,7 +74,7 @@ fn detail(req: &HttpRequest, name: VerbName) -> Result<Detail, Problem> {
     }
 }
 
-fn answer_done(done: &VerbDone, detail: Detail) -> Answer {
+pub(super) fn answer_done(done: &VerbDone, detail: Detail) -> Answer {
     let status = if done.stopping { 202 } else { 200 };
     match detail {
         Detail::Slim => Answer::json(status, &SlimOut::from(done.view.slim())),

@@ -76,7 +76,9 @@ impl RuleBook {
             }
             _ => (&kept.meaning, kept.version),
         };
-        let given = rule.give(asked, self).map_err(|fault| failed(version, fault))?;
+        let given = rule
+            .give(asked, self)
+            .map_err(|fault| failed(version, fault))?;
         Ok((given, version))
     }
 }

@@ -156,6 +156,24 @@ impl Pacing {
         self.wakes.sleep_until(until_us);
         // A shard that set an earlier time before it could see this one is not missed.
         let until_us = until_us.min(self.wakes.earliest_us());
-        Ok(u64::try_from(until_us - self.clock.edge_us().0).unwrap_or(0))
+        Ok(left_us(until_us, self.clock.edge_us().0))
+    }
+}
+
+/// How long it is until then; nothing when that is over, which a shard that wants a tick at once says with the earliest
+/// time there is.
+fn left_us(until_us: i64, now_us: i64) -> u64 {
+    u64::try_from(until_us.saturating_sub(now_us)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_that_wants_a_tick_at_once_is_not_slept_over() {
+        assert_eq!(left_us(i64::MIN, 7), 0);
+        assert_eq!(left_us(5, 7), 0);
+        assert_eq!(left_us(9, 7), 2);
     }
 }

@@ -138,6 +138,15 @@ pub enum Event {
         /// The new due time.
         due: Due,
     },
+    /// Given other content of the same kind: facts, tags, payload.
+    Amend {
+        /// The new content.
+        spec: Arc<TaskSpec>,
+        /// The due time that follows from it, if its rule was asked.
+        due: Option<Due>,
+        /// So many changes were known of when it was worked out.
+        changes_seen: u32,
+    },
     /// Its topic was frozen and goes on.
     Thawed {
         /// Which thaw of the topic.
@@ -186,6 +195,7 @@ impl Event {
             Self::Resolve { .. } => "resolve",
             Self::Discard => "discard",
             Self::Replace { .. } => "replace",
+            Self::Amend { .. } => "amend",
             Self::Thawed { .. } => "thaw",
         }
     }
@@ -213,6 +223,9 @@ pub enum Refusal {
         /// What was asked for.
         verb: &'static str,
     },
+    /// It was changed after it was read.
+    #[error("the task was changed by somebody else again and again; ask once more")]
+    ChangedMeanwhile,
     /// The attempt is not the present one.
     #[error("token {} is not that of a live attempt of this task", given.0)]
     StaleToken {

@@ -3,6 +3,7 @@
 //! Read in this order: [`model`] (the nouns), [`event`] (what can happen), [`transition`] (the one function that
 //! says what an event makes of a task), then [`stage`], [`retry`] and [`duration`].
 
+pub mod amendment;
 pub mod duration;
 pub mod event;
 pub mod history;

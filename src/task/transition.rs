@@ -28,9 +28,9 @@ use crate::task::outcome::{Failure, Outcome};
 use crate::task::spec::{Action, Delivery};
 use crate::task::stage::AtStage;
 use steps::{
-    begin_generation, begin_stage, check_token, come_due, die, end, finish_from_outside, give_up,
-    go_on, lateness, log, move_stages, record_attempt, settle, shift, stop_for, succeed,
-    take_attempt, take_back_unstarted, take_late, wait_again, why,
+    begin_generation, begin_stage, check_token, close_questions, come_due, die, end,
+    finish_from_outside, give_up, go_on, lateness, log, move_stages, record_attempt, settle, shift,
+    stop_for, succeed, take_attempt, take_back_unstarted, take_late, wait_again, why,
 };
 
 /// How long a task waits that an executor had no room for.
@@ -485,6 +485,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         Event::Discard => illegal,
 
         Event::Replace { spec, due } if open => {
+            close_questions(task);
             task.at_stage = AtStage::first(&spec, ctx.now);
             // What a rule has counted from is what is shown.
             if let Some(rule) = &spec.rule {
@@ -496,6 +497,26 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             Ok(Applied::Changed)
         }
         Event::Replace { .. } => illegal,
+
+        Event::Amend { changes_seen, .. } if open && changes_seen != task.changes.total => {
+            Err(Refusal::ChangedMeanwhile)
+        }
+        Event::Amend { spec, due, .. } if open => {
+            task.spec = spec;
+            let mut reason = "given other content";
+            if let Some(due) = due.filter(|due| due.at != task.due.at) {
+                (task.due, task.next) = (due, due);
+                task.waiting_since = ctx.now.steady;
+                task.first_due = None;
+                if let Some(pause) = &mut task.pause {
+                    pause.since = ctx.now.steady;
+                }
+                reason = "given other content, and another due time by its rule";
+            }
+            log(task, state, reason, ctx);
+            Ok(Applied::Changed)
+        }
+        Event::Amend { .. } => illegal,
 
         Event::Thawed { thaw, held } => {
             if task.thaw >= thaw {

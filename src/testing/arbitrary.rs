@@ -510,7 +510,7 @@ prop_compose! {
         rule in option::of(("[a-z]{1,9}", any::<u64>())),
     ) -> TaskSpec {
         let rule = rule.map(|(name, version)| RuleRef {
-            name: ResourceName::parse(&name).unwrap(),
+            name: ResourceName::parse(&name).expect("letters"),
             version,
             at: WallMs(0),
         });

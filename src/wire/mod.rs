@@ -32,6 +32,7 @@
 //! parser beside it.
 
 pub mod action;
+pub mod amend;
 pub mod batch;
 pub mod batch_out;
 pub mod calendar;

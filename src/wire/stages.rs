@@ -43,7 +43,7 @@ fn stage(node: Node<'_, '_>, earlier: &[Stage], limits: &InLimits) -> Option<Sta
             _ => Starts::AfterPrevious(length),
         })
     });
-    let condition = body.optional("if", |node| action::expression(node, expr::TASK));
+    let condition = body.optional("if", condition);
     let action = body.optional("action", action::action);
     let stage = Stage {
         name: name?,
@@ -62,6 +62,20 @@ fn stage(node: Node<'_, '_>, earlier: &[Stage], limits: &InLimits) -> Option<Sta
             body.refuse(field, code, flaw.to_string())
         }
     }
+}
+
+/// What must be true when a stage comes, as it was written.
+fn condition(node: Node<'_, '_>) -> Option<String> {
+    let source = action::expression(node, expr::TASK)?;
+    let cost = Expr::shared(&source, expr::TASK).map_or(0, |expr| expr.cost());
+    let max = limits::STAGE_CONDITION_COST_MAX;
+    if cost > max {
+        let detail = format!(
+            "may cost {cost} units at worst, at most {max} are allowed in a stage: compare fewer things"
+        );
+        return node.refuse("invalid_expression", detail);
+    }
+    Some(source)
 }
 
 /// Why these facts can't stand beside these stages: a condition could never read them.
@@ -219,6 +233,20 @@ mod tests {
             .map(|n| stage(&format!("s{n}"), &format!("PT{n}S")))
             .collect();
         assert_eq!(refused(read(&json!(many))), [(String::new(), "too_many")]);
+    }
+
+    #[test]
+    fn what_the_shard_evaluates_itself_is_bounded_further() {
+        let compares = |count: usize| {
+            let all: Vec<String> = (0..count).map(|n| format!("facts.f{n} == {n}")).collect();
+            let stages = json!([{"name": "a", "after": "PT1H", "if": all.join(" && ")}]);
+            read(&stages)
+        };
+        assert!(compares(7).is_ok());
+        assert_eq!(
+            refused(compares(20)),
+            [("/0/if".to_owned(), "invalid_expression")]
+        );
     }
 
     #[test]

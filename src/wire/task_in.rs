@@ -156,27 +156,32 @@ pub(super) fn task_key(node: Node<'_, '_>) -> Option<TaskKey> {
 
 pub(super) fn tags(node: Node<'_, '_>) -> Option<Vec<(String, String)>> {
     node.entries(limits::TAGS_MAX, |name, node| {
-        let value = node.text()?;
-        let too_long = value.len() > limits::TAG_VALUE_BYTES_MAX;
-        if name.is_empty()
-            || name.len() > limits::TAG_NAME_BYTES_MAX
-            || name.chars().any(char::is_control)
-        {
-            let max = limits::TAG_NAME_BYTES_MAX;
-            return node.refuse(
-                "invalid_name",
-                format!("must have a name of 1 to {max} bytes without control characters"),
-            );
-        }
-        if too_long || value.chars().any(char::is_control) {
-            let max = limits::TAG_VALUE_BYTES_MAX;
-            return node.refuse(
-                "invalid_value",
-                format!("must be at most {max} bytes without control characters"),
-            );
-        }
-        Some((name.to_owned(), value.into_owned()))
+        Some((name.to_owned(), tag(name, node)?))
     })
+}
+
+/// The value of a tag of that name.
+pub(super) fn tag(name: &str, node: Node<'_, '_>) -> Option<String> {
+    let value = node.text()?;
+    let too_long = value.len() > limits::TAG_VALUE_BYTES_MAX;
+    if name.is_empty()
+        || name.len() > limits::TAG_NAME_BYTES_MAX
+        || name.chars().any(char::is_control)
+    {
+        let max = limits::TAG_NAME_BYTES_MAX;
+        return node.refuse(
+            "invalid_name",
+            format!("must have a name of 1 to {max} bytes without control characters"),
+        );
+    }
+    if too_long || value.chars().any(char::is_control) {
+        let max = limits::TAG_VALUE_BYTES_MAX;
+        return node.refuse(
+            "invalid_value",
+            format!("must be at most {max} bytes without control characters"),
+        );
+    }
+    Some(value.into_owned())
 }
 
 pub(super) fn facts(node: Node<'_, '_>) -> Option<RawJson> {

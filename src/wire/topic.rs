@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn what_is_not_built_yet_is_refused_by_name() {
         for (body, pointer, code) in [
-            (r#"{"rule": ""}"#, "/rule", "invalid_name"),
+            (r#"{"rule": ""}"#, "/rule", "empty"),
             (
                 r#"{"limits": {"running": 100}}"#,
                 "/limits",

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
-use crate::client::scripted::Service;
 use super::super::tests::{duetime, refused};
+use crate::client::scripted::Service;
 
 const ID: &str = "0192f0c1-2345-7abc-8def-0123456789ab";
 const TASK: &str = r#"{"id":"0192f0c1-2345-7abc-8def-0123456789ab","topic":"cli","key":"k1","state":"pending","due_at":"2026-12-01T10:30:00.000Z","remaining_ms":1798000,"attempts":0,"payload":{"n":1.10}}"#;

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use crate::clock::{Clock, Now};
+use crate::engine::registry::kind::Kind;
 use crate::engine::registry::{
     AuditLine, DeleteTopic, EndThaw, Note, PauseTopic, PutTopic, RegistryError, RegistryFiles,
     ResumeTopic, SharedBook, SharedRules,
 };
-use crate::engine::registry::kind::Kind;
 use crate::ids::ShardEpoch;
 use crate::limits;
 use crate::task::model::PauseClock;

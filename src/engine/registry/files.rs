@@ -32,9 +32,11 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::archive::backup::{TakeEntry, entries_of};
-use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::engine::registry::held::{Content, Held};
-use crate::engine::registry::kind::{Kind, NO_LIMITS, Resource};
+use crate::engine::registry::kind::{Kind, Resource};
+use crate::engine::registry::records::{
+    Version, decode, encode, kept, version_key, version_prefix,
+};
 use crate::engine::registry::{SharedBook, SharedRules};
 use crate::ids::ShardEpoch;
 use crate::limits;
@@ -43,10 +45,8 @@ use crate::rule::{Calendar, Rollout, Rule, Schedule};
 use crate::store::StoreError;
 use crate::store::database::{Database, ENTRY_BYTES_MAX, caught};
 use crate::task::history::note;
-use crate::task::model::PauseClock;
 use crate::task::spec::{ResourceName, TopicName};
-use crate::task::topic::{Thaw, Topic, TopicBook, TopicPause, TopicSettings};
-use crate::wire;
+use crate::task::topic::{Topic, TopicBook};
 
 /// Audit lines that are kept; the oldest go first.
 const AUDIT_LINES_MAX: u64 = 100_000;
@@ -83,36 +83,6 @@ struct Open {
     /// Held while a change is made, its sync included: of an actor and the one that was given up before it, one at a
     /// time.
     held: Mutex<Held>,
-}
-
-/// A topic as it is stored. The settings are kept as the body that set them.
-#[derive(Serialize, Deserialize)]
-struct TopicRecord {
-    body: Option<Box<RawValue>>,
-    version: u64,
-    pause: Option<PauseRecord>,
-    thaw: u32,
-    thawing_held_ms: Option<u64>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct PauseRecord {
-    freeze: bool,
-    since_ms: i64,
-    since_steady_ms: i64,
-}
-
-/// One version of a resource, as it is stored.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Version {
-    /// Its number.
-    pub version: u64,
-    /// When it was put, in Unix milliseconds.
-    pub at_ms: i64,
-    /// By whom.
-    pub by: String,
-    /// The body, as it came.
-    pub body: Box<RawValue>,
 }
 
 /// One line of the audit. Each text is cut to 1 KiB when it is written.
@@ -619,32 +589,6 @@ struct Edit<'a> {
     record: Option<&'a [u8]>,
 }
 
-fn version_prefix(kind: Kind, name: &ResourceName) -> Vec<u8> {
-    let parts = [kind.words().as_bytes(), name.as_str().as_bytes(), b""];
-    parts.join(&0)
-}
-
-fn version_key(kind: Kind, name: &ResourceName, version: u64) -> Vec<u8> {
-    let mut key = version_prefix(kind, name);
-    key.extend(version.to_be_bytes());
-    key
-}
-
-fn kept<R: Resource>(name: &[u8], record: &[u8]) -> Result<(ResourceName, Kept<R>), String> {
-    let name = std::str::from_utf8(name).map_err(|error| error.to_string())?;
-    let name = ResourceName::parse(name).map_err(|error| error.to_string())?;
-    let record: Version = serde_json::from_slice(record).map_err(|error| error.to_string())?;
-    let body = record.body.get();
-    let meaning = R::read(body.as_bytes(), &NO_LIMITS).map_err(|problem| problem.to_string())?;
-    let kept = Kept {
-        meaning,
-        body: body.to_owned(),
-        version: record.version,
-        changed_at: WallMs(record.at_ms),
-    };
-    Ok((name, kept))
-}
-
 fn last_thaw(db: &Database) -> Result<u32, StoreError> {
     let stored = db.get(THAW_KEY);
     let stored = stored.map_err(|error| db.failed("read", error))?;
@@ -678,53 +622,6 @@ fn next_line(db: &Database, audit: &sled::Tree) -> Result<u64, StoreError> {
 
 fn audit_number(key: &[u8]) -> u64 {
     key.try_into().map_or(0, u64::from_be_bytes)
-}
-
-fn encode(topic: &Topic) -> serde_json::Result<Vec<u8>> {
-    let body = (!topic.body.is_empty()).then(|| RawValue::from_string(topic.body.clone()));
-    serde_json::to_vec(&TopicRecord {
-        body: body.transpose()?,
-        version: topic.version,
-        pause: topic.pause.map(|pause| PauseRecord {
-            freeze: pause.clock == PauseClock::Freeze,
-            since_ms: pause.since.0,
-            since_steady_ms: pause.since_steady.0,
-        }),
-        thaw: topic.thaw,
-        thawing_held_ms: topic.thawing.map(|thaw| thaw.held.0),
-    })
-}
-
-fn decode(name: &[u8], record: &[u8]) -> Result<(TopicName, Topic), String> {
-    let name = std::str::from_utf8(name).map_err(|error| error.to_string())?;
-    let name = TopicName::parse(name).map_err(|error| error.to_string())?;
-    let record: TopicRecord = serde_json::from_slice(record).map_err(|error| error.to_string())?;
-    let body = record.body.as_ref().map_or("", |body| body.get());
-    let settings = match body {
-        "" => TopicSettings::default(),
-        body => wire::topic::settings(body.as_bytes(), &NO_LIMITS)
-            .map_err(|problem| problem.to_string())?,
-    };
-    let topic = Topic {
-        settings,
-        body: body.to_owned(),
-        version: record.version,
-        pause: record.pause.map(|pause| TopicPause {
-            clock: if pause.freeze {
-                PauseClock::Freeze
-            } else {
-                PauseClock::Keep
-            },
-            since: WallMs(pause.since_ms),
-            since_steady: SteadyMs(pause.since_steady_ms),
-        }),
-        thaw: record.thaw,
-        thawing: record.thawing_held_ms.map(|held| Thaw {
-            number: record.thaw,
-            held: DurationMs(held),
-        }),
-    };
-    Ok((name, topic))
 }
 
 #[cfg(test)]

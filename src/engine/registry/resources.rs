@@ -6,9 +6,8 @@ use std::sync::Arc;
 use actix::{Context, Handler, Message};
 
 use crate::engine::registry::desk::{Desk, line};
-use crate::engine::registry::files::Version;
 use crate::engine::registry::kind::{Kind, Resource, is_there, users};
-use crate::engine::registry::{RegistryActor, RegistryError};
+use crate::engine::registry::{RegistryActor, RegistryError, Version};
 use crate::limits;
 use crate::rule::book::{Kept, RuleBook};
 use crate::task::spec::ResourceName;
@@ -167,7 +166,9 @@ impl Desk {
         let (kind, name) = need;
         if kind == Kind::Rule {
             let topics = self.present();
-            let by = topics.iter().filter(|(_, topic)| topic.settings.rule.as_ref() == Some(&name));
+            let by = topics
+                .iter()
+                .filter(|(_, topic)| topic.settings.rule.as_ref() == Some(&name));
             users.extend(by.map(|(topic, _)| format!("topic {topic}")));
         }
         if !users.is_empty() {

@@ -279,6 +279,11 @@ fn times_and_lengths_are_reckoned_in_milliseconds() {
         ),
         ("now > created_at ? now : created_at", CREATED + 7),
         ("timestamp(facts.pay_by)", 1_809_165_600_000),
+        ("facts.pay_by", 1_809_165_600_000),
+        (
+            "has(facts.other) ? facts.other : facts.pay_by",
+            1_809_165_600_000,
+        ),
         ("timestamp('2027-05-01T10:00:00+01:00')", 1_809_162_000_000),
         ("timestamp('2027-05-01T10:00:00.0001Z')", 1_809_165_600_001),
         ("timestamp('1969-12-31T23:59:59.9999Z')", 0),
@@ -316,8 +321,9 @@ fn conditions_may_compare_times_with_times_and_lengths_with_lengths() {
 #[test]
 fn a_number_never_becomes_a_time_and_a_time_never_a_number() {
     for (source, word) in [
-        ("facts.pay_by", "timestamp("),
-        ("1796000000000", "timestamp("),
+        ("facts.wait", "gives int, where an instant is needed"),
+        ("1796000000000", "gives int, where an instant is needed"),
+        ("true", "gives bool, where an instant is needed"),
         ("duration('1h')", "created_at + "),
         ("created_at + 3600", "duration("),
         ("created_at + facts.wait", "duration("),
@@ -341,7 +347,7 @@ fn a_number_never_becomes_a_time_and_a_time_never_a_number() {
             "no instant",
         ),
     ] {
-        let told = time_of(source, json!({})).unwrap_err();
+        let told = time_of(source, json!({"wait": 3_600})).unwrap_err();
         assert!(told.contains(word), "{source}: {told}");
     }
     for source in [
@@ -363,7 +369,10 @@ fn a_fact_that_is_missing_or_no_time_is_a_fault_that_names_it() {
     let told = time_of("timestamp(facts.pay_by)", json!({})).unwrap_err();
     assert!(told.contains("pay_by"), "{told}");
     for wrong in [json!(5), json!("soon"), json!(null), json!(true)] {
-        assert!(time_of("timestamp(facts.pay_by)", json!({"pay_by": wrong})).is_err());
+        for source in ["timestamp(facts.pay_by)", "facts.pay_by"] {
+            let facts = json!({"pay_by": wrong.clone()});
+            assert!(time_of(source, facts).is_err(), "{source} of {wrong}");
+        }
     }
     let told = time_of(
         "created_at + duration('1h') * facts.n",

@@ -13,6 +13,10 @@ use crate::task::model::{State, Task};
 use crate::task::spec::TaskKey;
 use crate::task::stage::Stage;
 
+/// So much cost of conditions counts as a byte that a step writes: of the most costly ones 64 fit in a step, which takes
+/// 200 ms at worst, and of usual ones hundreds.
+const COST_PER_BYTE: usize = 8;
+
 impl ShardCore {
     /// Lets a later stage of a task take over if its time has come, or passes over it if its condition is not true.
     /// Whether it came to either; the alarms are then those of what the task has become.
@@ -44,7 +48,10 @@ impl ShardCore {
             return false;
         };
         let passed = |error| Some(Event::StagePassedOver { place, error });
-        let event = match condition_holds(stage, task, now) {
+        let (holds, cost) = condition_holds(stage, task, now);
+        // Many of them share a step as its bytes are shared.
+        self.note_bytes(cost / COST_PER_BYTE);
+        let event = match holds {
             Ok(true) => runs,
             Ok(false) => passed(None),
             Err(fault) => passed(Some(ErrorNote {
@@ -57,15 +64,16 @@ impl ShardCore {
     }
 }
 
-/// Whether a stage of a task is to run.
-fn condition_holds(stage: &Stage, task: &Task, now: Now) -> Result<bool, Fault> {
+/// Whether a stage of a task is to run, and what it may have cost to know.
+fn condition_holds(stage: &Stage, task: &Task, now: Now) -> (Result<bool, Fault>, usize) {
     let Some(condition) = &stage.condition else {
-        return Ok(true);
+        return (Ok(true), 0);
     };
-    // It was checked when the task was created; an import has checked it too.
-    let expr =
-        Expr::shared(condition, expr::TASK).map_err(|flaw| Fault::Failed(flaw.to_string()))?;
-    expr.holds(|name| Ok(input(name, task, now)))
+    match Expr::shared(condition, expr::TASK) {
+        Ok(expr) => (expr.holds(|name| Ok(input(name, task, now))), expr.cost()),
+        // It was checked when the task was created, or imported.
+        Err(flaw) => (Err(Fault::Failed(flaw.to_string())), 0),
+    }
 }
 
 /// What an expression over a task reads under a name.

@@ -89,6 +89,14 @@ fn uncount_attempt(task: &mut Task) {
     task.attempt = AttemptNumber(task.attempt.0.saturating_sub(1));
 }
 
+/// Something else begins in the place of a poll: the number that its questions have shared is used.
+pub(super) fn close_questions(task: &mut Task) {
+    // There were more tokens than numbers: a question gave its number back. At worst one is left out, which harms nobody.
+    if task.action().poll().is_some() && task.token.0 > u64::from(task.attempt.0) {
+        task.attempt = AttemptNumber(task.attempt.0.saturating_add(1));
+    }
+}
+
 /// The question of a poll ended without saying anything about the end: it was no attempt, and the next one follows.
 /// A poll that goes well asks hundreds of times, so its log says once that it waits.
 pub(super) fn ask_again(task: &mut Task, after: DurationMs, why: &str, ctx: &Context<'_>) {
@@ -464,6 +472,7 @@ pub(super) fn go_on(task: &mut Task, why: &str, ctx: &Context<'_>) {
 
 /// A stage is waited for from now on, with a budget of its own. A task that is paused stays so.
 pub(super) fn begin_stage(task: &mut Task, place: u8, due: Due, ctx: &Context<'_>) {
+    close_questions(task);
     if let Some(at) = &mut task.at_stage {
         at.place = place;
     }

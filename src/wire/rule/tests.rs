@@ -169,7 +169,7 @@ fn what_is_wrong_with_a_rule_is_told_where_it_stands() {
             vec![("/fixed/due", "conflict")],
         ),
         (
-            json!({"fixed": {"due": "facts.pay_by"}}),
+            json!({"fixed": {"due": "duration('1h')"}}),
             vec![("/fixed/due", "invalid_expression")],
         ),
         (

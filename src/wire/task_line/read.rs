@@ -13,8 +13,8 @@ use crate::task::model::{
 };
 use crate::task::retry::RetryPolicy;
 use crate::task::spec::{
-    Action, Class, Delivery, RawJson, ResourceName, RuleRef, StageName, TaskKey, TaskSpec, Timeouts,
-    TopicName, Verify,
+    Action, Class, Delivery, RawJson, ResourceName, RuleRef, StageName, TaskKey, TaskSpec,
+    Timeouts, TopicName, Verify,
 };
 use crate::task::stage::{AtStage, Stages};
 use crate::task::topic::PartialTimeouts;

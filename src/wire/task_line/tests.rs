@@ -22,9 +22,6 @@ fn plain(n: u64) -> Task {
     let mut task = plain_task(n);
     let mut spec = (*task.spec).clone();
     spec.payload = Some(RawJson::from(format!("{{\"order_id\":{n}}}")));
-    if let Some(rule) = &mut spec.rule {
-        rule.at = task.created_at;
-    }
     task.spec = Arc::new(spec);
     task
 }
@@ -169,6 +166,9 @@ fn sane(mut task: Task) -> Task {
         Backoff::Exponential { base, cap, .. } => {
             (*base, *cap) = (length(*base, delay_max), length(*cap, delay_max));
         }
+    }
+    if let Some(rule) = &mut spec.rule {
+        rule.at = task.created_at;
     }
     task.spec = Arc::new(spec);
     task

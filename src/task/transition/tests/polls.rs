@@ -311,3 +311,16 @@ fn what_only_waits_for_somebody_outside_ends_by_them_or_by_its_time() {
     early.must(complete(None));
     assert_eq!(early.task.state, State::Succeeded, "before it is due, too");
 }
+
+#[test]
+fn what_comes_in_the_place_of_a_poll_has_a_number_that_no_question_had() {
+    let mut life = asked();
+    life.must(answered(&life, not_yet()));
+    let asked_as = life.task.attempt.0 + 1;
+    life.must(Event::Replace {
+        spec: task().push().spec(),
+        due: Due::at(life.now().wall, life.now()),
+    });
+    life.must(due());
+    assert_eq!(life.task.attempt, AttemptNumber(asked_as + 1));
+}

@@ -8,7 +8,7 @@ use super::*;
 ///  409     refused in this state          word    changed, and now in that state
 ///  stale   refused: not the token         word!   the same, and the attempt is to be stopped
 ///  =       taken, nothing to change       ~word   changed in memory only
-///  gone    the record is to go
+///  gone    the record is to go                   again  refused: worked out for what it is not any more
 /// ```
 const TABLE: &str = "
                  | pending    retrying   dispatched  running     leased      paused     succeeded  dead       cancelled
@@ -27,6 +27,8 @@ const TABLE: &str = "
  resolve failed  | 409        409        409         409         409         409        409        dead       409
  discard         | 409        409        409         409         409         409        409        gone       409
  replace         | pending    pending    409         409         409         pending    409        409        409
+ amend           | pending    retrying   409         409         409         paused     409        409        409
+ amend late      | again      again      409         409         409         again      409        409        409
 
  due             | dispatched dispatched 409         409         409         409        409        409        409
  come due        | ~pending   ~retrying  409         409         409         409        409        409        409
@@ -120,6 +122,16 @@ fn event_of(row: &str, life: &mut Life) -> Event {
             spec: task().spec(),
             due: Due::after(minutes(5), now),
         },
+        "amend" => Event::Amend {
+            spec: task().spec(),
+            due: Some(Due::after(minutes(5), now)),
+            changes_seen: life.task.changes.total,
+        },
+        "amend late" => Event::Amend {
+            spec: task().spec(),
+            due: None,
+            changes_seen: life.task.changes.total + 1,
+        },
         "due" => due(),
         "come due" => Event::CameDue,
         "start" => Event::Started,
@@ -165,6 +177,7 @@ fn cell(life: &mut Life, event: Event) -> String {
             "409".to_owned()
         }
         Err(Refusal::StaleToken { .. }) => "stale".to_owned(),
+        Err(Refusal::ChangedMeanwhile) => "again".to_owned(),
         Ok(Applied::Unchanged) => "=".to_owned(),
         Ok(Applied::InMemory) => {
             assert_eq!(written, 0, "what is not written is not logged");
