@@ -207,4 +207,6 @@ pub mod docs {
     pub mod embedded_handlers {}
     #[doc = include_str!("docs/three-ends.md")]
     pub mod three_ends {}
+    #[doc = include_str!("docs/rules.md")]
+    pub mod rules {}
 }

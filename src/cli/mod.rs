@@ -19,6 +19,7 @@ mod client;
 pub mod demo;
 mod render;
 mod resource;
+mod rule;
 mod schedule;
 pub mod serve;
 mod store;
@@ -81,6 +82,12 @@ enum Command {
         after_help = "Example:\n  duetime calendar put cn '{\"tz\": \"Asia/Shanghai\", \"weekly\": {\"mon\": [[\"09:00\", \"17:00\"]]}}'"
     )]
     Calendar(calendar::Args),
+    /// Say when tasks are due that do not say it themselves
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  duetime rule put order-unpaid '{\"fixed\": {\"after\": \"PT30M\"}}'"
+    )]
+    Rule(rule::Args),
     /// Say what repeats: by cron or at an interval
     #[command(
         arg_required_else_help = true,
@@ -158,6 +165,7 @@ fn execute(command: Command, out: &mut Out<'_>) -> Result<(), Failure> {
         Command::Task(args) => task::run(*args, out),
         Command::Topic(args) => topic::run(args, out),
         Command::Calendar(args) => calendar::run(args, out),
+        Command::Rule(args) => rule::run(args, out),
         Command::Schedule(args) => schedule::run(args, out),
         Command::Store(args) => store::run(args, out),
         Command::Top(args) => top::run(args, out),

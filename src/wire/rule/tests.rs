@@ -328,3 +328,80 @@ fn a_rollout_says_who_gets_it() {
         assert_eq!(wrong, [(expected.0.to_owned(), expected.1)], "{body}");
     }
 }
+
+// ---------------------------------------------------------------- the page
+
+/// What the page puts or posts, in order: the line above, and the JSON.
+fn examples() -> Vec<(&'static str, &'static str)> {
+    let page = include_str!("../../docs/rules.md");
+    let mut parts = page.split("```json\n");
+    let mut before = parts.next().unwrap_or_default();
+    let mut found = Vec::new();
+    for part in parts {
+        let (json, after) = part.split_once("```").unwrap();
+        let line = before.trim_end().lines().last().unwrap();
+        found.push((line, json));
+        before = after;
+    }
+    found
+}
+
+#[test]
+fn the_examples_of_the_page_are_what_can_be_put() {
+    let mut counts = [0; 4];
+    for (line, json) in examples() {
+        let (request, bytes) = (
+            line.trim_start_matches("PUT ").trim_start_matches("POST "),
+            json.as_bytes(),
+        );
+        let nth = if request.ends_with("/rollout") {
+            reach(bytes).unwrap();
+            0
+        } else if request.starts_with("/v1/rules/") {
+            rule(bytes, &WIDE).unwrap();
+            1
+        } else if request.starts_with("/v1/calendars/") {
+            crate::wire::calendar::calendar(bytes).unwrap();
+            2
+        } else {
+            assert!(request.starts_with("/v1/topics/"), "{line}");
+            crate::wire::topic::settings(bytes, &WIDE).unwrap();
+            3
+        };
+        counts[nth] += 1;
+    }
+    assert_eq!(counts, [1, 6, 1, 1]);
+}
+
+#[test]
+fn the_examples_of_the_page_give_what_it_says() {
+    let shop = examples()
+        .into_iter()
+        .find(|(line, _)| line.contains("calendars"));
+    let calendar = crate::wire::calendar::calendar(shop.unwrap().1.as_bytes()).unwrap();
+    let mut book = RuleBook::default();
+    book.calendars.insert(name("shop"), kept(calendar, 1));
+    let give = |rule_name: &str, facts: Value| {
+        let line = format!("PUT /v1/rules/{rule_name}");
+        let example = examples().into_iter().rfind(|(there, _)| *there == line);
+        let rule = rule(example.unwrap().1.as_bytes(), &WIDE).unwrap();
+        let task = task(&facts);
+        rule.give(&Asked::new(&task, NOW), &book)
+    };
+    // A Friday before Christmas: Mon, Tue, Wed, Thu, (25th is a holiday), Mon, Tue, Wed.
+    assert_eq!(
+        give("not-shipped", json!({"paid_at": "2026-12-18T10:00:00Z"})),
+        at("2026-12-30T17:00:00Z")
+    );
+    assert_eq!(
+        give("pre-order", json!({"pay_by": "2027-05-01T10:00:00Z"})),
+        at("2027-05-01T10:00:00Z")
+    );
+    assert_eq!(give("pre-order", json!({})), after(48 * 60));
+    assert_eq!(give("by-size", json!({"paid": true})), Ok(Given::Skip));
+    assert_eq!(give("by-size", json!({"total": 7})), after(30));
+    assert_eq!(give("order-unpaid", json!({"vip": true})), after(45));
+    assert_eq!(give("order-unpaid", json!({})), after(30));
+    // Monday, 2026-11-30, 01:53 in Berlin, and two hours.
+    assert_eq!(give("remind", json!({})), at("2026-11-30T08:00:00Z"));
+}
