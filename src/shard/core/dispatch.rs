@@ -209,14 +209,15 @@ impl ShardCore {
             // Its time stands still; it is looked at again when the topic goes on.
             let topic = task.topic.clone();
             self.table.topic_mut(&topic, now.mono).overtime.push(id);
-        } else if self.take_over(id, now) {
+            return;
+        }
+        if self.take_over(id, now) {
             self.go_on(id, now);
-        } else if self
-            .table
-            .awake(id)
-            .and_then(|entry| entry.task.total_until())
-            .is_some_and(|until| until <= now.steady)
-        {
+        }
+        // A stage that came may have been passed over; then the one it came to has to end by its own time. This alarm has
+        // rung, and is not set again.
+        let until = self.table.awake(id).and_then(|entry| entry.task.total_until());
+        if until.is_some_and(|until| until <= now.steady) {
             let _ = self.change(id, Event::TotalTimeOver, "shard", now);
         }
     }
