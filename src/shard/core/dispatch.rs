@@ -216,7 +216,10 @@ impl ShardCore {
         }
         // A stage that came may have been passed over; then the one it came to has to end by its own time. This alarm has
         // rung, and is not set again.
-        let until = self.table.awake(id).and_then(|entry| entry.task.total_until());
+        let until = self
+            .table
+            .awake(id)
+            .and_then(|entry| entry.task.total_until());
         if until.is_some_and(|until| until <= now.steady) {
             let _ = self.change(id, Event::TotalTimeOver, "shard", now);
         }
