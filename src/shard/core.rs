@@ -489,10 +489,9 @@ impl ShardCore {
                 self.wheels.unset(alarm);
             }
         }
+        // Also one that was there: it may just have rung, and what comes next be due at the same instant.
         for alarm in new_alarms.into_iter().flatten() {
-            if !alarms.contains(&Some(alarm)) {
-                self.wheels.set(alarm);
-            }
+            self.wheels.set(alarm);
         }
         if place != new_place {
             self.leave(id, &topic, before, now.mono);
