@@ -590,7 +590,7 @@ fn a_topic_whose_body_is_too_long_is_refused_as_a_whole() {
     assert_eq!(problem["errors"][0]["pointer"], "");
     assert_eq!(
         problem["detail"],
-        "the body has 16386 bytes, a topic's may have at most 16384"
+        "the body has 16386 bytes, at most 16384 are allowed"
     );
     assert_eq!(api.get("/v1/topics/long").status, 404);
 }
