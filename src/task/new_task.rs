@@ -136,7 +136,7 @@ impl NewTask {
     /// ```
     /// use duetime::{Action, NewTask, Stage, Stages, Starts, StageName, TopicName};
     ///
-    /// let stage = |name, minutes| -> Result<Stage, duetime::NameError> {
+    /// let stage = |name: &str, minutes: u64| -> Result<Stage, duetime::NameError> {
     ///     Ok(Stage {
     ///         name: StageName::parse(name)?,
     ///         starts: Starts::After(duetime::DurationMs::secs(60 * minutes)),
