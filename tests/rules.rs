@@ -97,7 +97,26 @@ fn a_rule_may_say_that_no_task_is_needed() {
     let log = api.get("/v1/topics/skip/keys/a/log").must(200).to_string();
     assert!(log.contains("rule skip says that none is needed"), "{log}");
     // Its key is free.
-    api.made(&json!({"topic": "skip", "key": "a", "facts": {"paid": false}}));
+    let live = api.made(&json!({"topic": "skip", "key": "a", "facts": {"paid": false}}));
+    // There is no due time that a live task could be given: it is not due at once.
+    let again = |on_existing: &str| {
+        let body = json!({"topic": "skip", "key": "a", "facts": {"paid": true}, "on_existing": on_existing});
+        api.post("/v1/tasks", &body)
+    };
+    for on_existing in ["return", "extend", "keep_later"] {
+        let met = again(on_existing).must(200);
+        assert_eq!(
+            (&met["id"], &met["state"]),
+            (&live["id"], &json!("pending"))
+        );
+        assert_eq!(met["due_at"], live["due_at"], "{on_existing}");
+    }
+    assert_eq!(again("reject").problem(), (409, "exists".to_owned()));
+    let called_off = again("replace").must(200);
+    assert_eq!(
+        (&called_off["id"], &called_off["state"]),
+        (&live["id"], &json!("cancelled"))
+    );
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Duetime {
             let (given, version) = self.rules().due(&rule.name, &asked)?;
             let at = match given {
                 Given::Skip => {
-                    let reason = format!("rule {} says that none is needed", rule.name);
+                    let reason = rule.skip_reason();
                     return Ok(Event::Cancel { reason });
                 }
                 Given::Due(When::After(length)) => task.created_at.after(length),

@@ -12,7 +12,7 @@ use crate::store::Tombstone;
 use crate::task::event::{Event, NewDue, Refusal};
 use crate::task::model::{Due, State, Task};
 use crate::task::new_task::When;
-use crate::task::spec::{TaskKey, TaskSpec, TopicName};
+use crate::task::spec::{RuleRef, TaskKey, TaskSpec, TopicName};
 use crate::task::topic::OnExisting;
 
 /// A task to be created, with the topic's defaults filled in.
@@ -37,6 +37,11 @@ pub struct Creation {
 }
 
 impl Creation {
+    fn skip_reason(&self) -> String {
+        let rule = self.spec.rule.as_ref();
+        rule.map(RuleRef::skip_reason).unwrap_or_default()
+    }
+
     /// When it is due. What a rule has given counts from when the rule was asked, a moment ago.
     fn due(&self, now: Now) -> Due {
         let when = self.when.unwrap_or(When::After(DurationMs(0)));
@@ -136,6 +141,10 @@ impl ShardCore {
         let Some(entry) = self.table.read(live) else {
             return Created::Exists(live);
         };
+        let state = entry.task.state;
+        if new.is_skipped {
+            return self.meet_skipped(live, state, new, now);
+        }
         let due = new.due(now);
         let later = due.at > entry.task.next.at;
         let event = match new.on_existing {
@@ -166,6 +175,32 @@ impl ShardCore {
             }
         }
         Created::Existing(self.slim_of(live))
+    }
+
+    /// A live task meets a create whose rule says that none is needed: there is no due time to be given to it. What was
+    /// to take its place calls it off; all else leaves it as it is.
+    fn meet_skipped(
+        &mut self,
+        live: TaskId,
+        state: State,
+        new: &Creation,
+        now: Now,
+    ) -> Created<Slim> {
+        match new.on_existing {
+            OnExisting::Reject => Created::Exists(live),
+            OnExisting::Return | OnExisting::Extend | OnExisting::KeepLater => {
+                Created::Existing(self.slim_of(live))
+            }
+            OnExisting::Replace if state.is_in_flight() => {
+                let verb = "replace";
+                Created::Refused(Refusal::IllegalState { state, verb })
+            }
+            OnExisting::Replace => {
+                let reason = new.skip_reason();
+                let _ = self.change(live, Event::Cancel { reason }, "rule", now);
+                Created::Cancelled(self.slim_of(live))
+            }
+        }
     }
 
     fn create_cancelled(
@@ -201,11 +236,11 @@ impl ShardCore {
 
     fn create_skipped(&mut self, new: Creation, by: &str, now: Now) -> Created<Slim> {
         let due = new.due(now);
-        let id = new.id;
-        let task = Task::new(id, new.topic, new.key, new.spec, due, now, by);
-        let rule = task.spec.rule.as_ref().map(|rule| rule.name.to_string());
-        self.add(task, now);
-        let reason = format!("rule {} says that none is needed", rule.unwrap_or_default());
+        let (id, reason) = (new.id, new.skip_reason());
+        self.add(
+            Task::new(id, new.topic, new.key, new.spec, due, now, by),
+            now,
+        );
         let _ = self.change(id, Event::Cancel { reason }, "rule", now);
         Created::Cancelled(self.slim_of(id))
     }

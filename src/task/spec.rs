@@ -389,6 +389,13 @@ pub struct RuleRef {
     pub at: WallMs,
 }
 
+impl RuleRef {
+    /// Why a task is called off that its rule says is not needed.
+    pub fn skip_reason(&self) -> String {
+        format!("rule {} says that none is needed", self.name)
+    }
+}
+
 impl Default for TaskSpec {
     fn default() -> Self {
         Self {
