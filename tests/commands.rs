@@ -89,10 +89,38 @@ fn is_there(process: u32) -> bool {
     Path::new(&format!("/proc/{process}")).exists()
 }
 
+/// Of a service that lives: it reaps whom it has ended.
 fn gone(processes: &[u32]) {
     until("all processes are gone and reaped", SOON, || {
         processes.iter().all(|id| !is_there(*id)).then_some(())
     });
+}
+
+/// Of one that is gone, or reaps nobody's children: whoever reaps them then is not ours, and may never do it.
+fn ended_all(processes: &[u32]) {
+    let has_ended = |id: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat"));
+        stat.map_or(true, |stat| {
+            stat.rsplit_once(')')
+                .is_some_and(|(_, fields)| fields.trim_start().starts_with(['Z', 'X']))
+        })
+    };
+    until("all processes have ended", SOON, || {
+        processes.iter().all(has_ended).then_some(())
+    });
+}
+
+/// The one guard that stands beside a command. A program does not wait for it, so it may come a moment later.
+fn guard_of(service: &Service) -> u32 {
+    until("a guard stands", SOON, || {
+        let is_guard = |id: &u32| {
+            let line = fs::read_to_string(format!("/proc/{id}/cmdline"));
+            line.is_ok_and(|line| line.ends_with("command-guard\0"))
+        };
+        let all = below(service.process_id());
+        let guards: Vec<u32> = all.into_iter().filter(is_guard).collect();
+        (guards.len() == 1).then(|| guards[0])
+    })
 }
 
 /// Everything that stands below a process, zombies too.
@@ -403,18 +431,12 @@ fn an_orphan_that_hides_is_adopted_and_killed_and_a_command_goes_on_without_its_
     let waits = "echo $$ > P; while ! test -e go; do sleep 0.01; done; echo done";
     let task = Scripted::new(&service, waits, json!({}));
     let program = task.process("P");
-    let is_guard = |id: &u32| {
-        let line = fs::read_to_string(format!("/proc/{id}/cmdline"));
-        line.is_ok_and(|line| line.ends_with("command-guard\0"))
-    };
-    let all = below(service.process_id());
-    let guards: Vec<u32> = all.into_iter().filter(is_guard).collect();
-    assert_eq!(guards.len(), 1, "{guards:?}");
-    support::signal(guards[0], "KILL");
+    let guard = guard_of(&service);
+    support::signal(guard, "KILL");
     assert!(is_there(program));
     fs::write(task.dir.path().join("go"), "").expect("a file");
     assert_eq!(task.state("succeeded")["result"], "done");
-    gone(&guards);
+    gone(&[guard]);
 }
 
 #[test]
@@ -493,14 +515,15 @@ fn when_the_service_is_killed_its_commands_die_and_are_run_again() {
         })
     };
     let processes = [process("P"), process("Q")];
+    guard_of(&service);
     let all = below(service.process_id());
     assert!(
         all.len() >= 3,
         "the guard, the program and what it started: {all:?}"
     );
     service.kill();
-    gone(&processes);
-    gone(&all);
+    ended_all(&processes);
+    ended_all(&all);
     service.start_again();
     let done = service.wait_state(&id, "succeeded");
     assert_eq!(
@@ -530,7 +553,7 @@ fn a_stop_gives_commands_their_time_then_their_grace_and_hands_them_back() {
         dir.path().join("asked").exists(),
         "it could put its things in order"
     );
-    gone(&all);
+    ended_all(&all);
     service.start_again();
     let done = service.wait_state(&id, "succeeded");
     assert_eq!(done["attempts"], 1, "what is handed back uses no attempt");
@@ -671,5 +694,5 @@ async fn an_embedding_process_says_what_may_be_run_and_its_commands_end_with_its
     let processes = [process("P"), process("Q")];
     // Not even stopped: let go of.
     drop(engine);
-    gone(&processes);
+    ended_all(&processes);
 }

@@ -215,12 +215,18 @@ impl Parts {
         // Reading a program may take its time, and who waits here would wait in everybody's way. One that comes too late
         // is dropped, and ended by that.
         let (to_start, children) = (call.clone(), Arc::clone(&self.children));
-        let starting = spawn_blocking(move || Started::start(&to_start, guard.as_ref(), children));
+        let start = move || Started::start(&to_start, guard.as_ref(), children);
+        let mut starting = spawn_blocking(start);
         let started = tokio::select! {
             biased;
-            started = starting => started,
+            started = &mut starting => started,
             () = attempt.cancel.cancelled() => return Outcome::Cancelled,
-            () = self.deadlines.reached(attempt.deadline) => return Outcome::TimedOut,
+            () = self.deadlines.reached(attempt.deadline) => {
+                match self.caught_up(attempt, starting).await {
+                    Some(started) => started,
+                    None => return Outcome::TimedOut,
+                }
+            }
         };
         match started {
             Ok(Ok((started, pipes))) => self.see_through(attempt, call, started, pipes).await,
@@ -245,10 +251,8 @@ impl Parts {
             () = attempt.cancel.cancelled() => Ok(Outcome::Cancelled),
             () = self.deadlines.reached(attempt.deadline) => Ok(Outcome::TimedOut),
         };
-        // If this process stood still, the program may have ended in time, and only we have not heard of it.
         if matches!(cut_off, Ok(Outcome::TimedOut))
-            && self.clock.now().mono.since(attempt.deadline) >= AWAY
-            && let Ok(said) = timeout(CATCH_UP_MAX, &mut ending).await
+            && let Some(said) = self.caught_up(attempt, &mut ending).await
         {
             cut_off = Err(said);
         }
@@ -267,6 +271,19 @@ impl Parts {
             tracing::warn!(program, "a command that was killed is not gone yet");
         }
         cut_off.unwrap_or_else(|said| outcome_of(said, &call.action))
+    }
+
+    /// What should have been heard before the deadline, if this process stood still then: it may have come in time, and
+    /// only we have not heard of it.
+    async fn caught_up<T>(
+        &self,
+        attempt: &RunAttempt,
+        heard: impl Future<Output = T>,
+    ) -> Option<T> {
+        if self.clock.now().mono.since(attempt.deadline) < AWAY {
+            return None;
+        }
+        timeout(CATCH_UP_MAX, heard).await.ok()
     }
 }
 
