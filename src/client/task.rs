@@ -290,6 +290,7 @@ mod tests {
         let view = TaskView {
             task: Arc::new(task.clone()),
             blocked_by: None,
+            callback: None,
             shard: ShardId(3),
             remaining_ms: 0,
         };

@@ -9,6 +9,7 @@ use crate::ids::{Slot, TaskId};
 use crate::rule::book::{RuleBook, RuleFailed};
 use crate::rule::model::{Asked, Given, RuleFault};
 use crate::shard::create::Creation;
+use crate::task::callback;
 use crate::task::new_task::{NewTask, When};
 use crate::task::spec::{ResourceName, RuleRef, TopicName};
 use crate::task::stage::Stages;
@@ -87,17 +88,22 @@ impl Maker<'_> {
             _ => TaskId::new(slot, now),
         };
         let mut spec = new.spec(topic);
+        let on_existing = new.on_existing.or(topic.settings.on_existing);
+        let rule = topic.settings.rule.clone();
+        if spec.on_end.is_some() {
+            let callbacks = callback::topic_of(&new.topic);
+            engine.parts.known_topics.admit(&callbacks, &self.book)?;
+        }
         engine.may_do(&spec.action, format_args!("/action"))?;
         for (place, stage) in spec.stages.iter().flat_map(Stages::iter).enumerate() {
             if let Some(action) = &stage.action {
                 engine.may_do(action, format_args!("/stages/{place}/action"))?;
             }
         }
-        let on_existing = new.on_existing.or(topic.settings.on_existing);
         let mut when = new.first_when();
         let mut is_skipped = false;
         // What stands in the call wins over the rule.
-        if let (None, Some(name)) = (when, topic.settings.rule.clone()) {
+        if let (None, Some(name)) = (when, rule) {
             let (given, version) = self.rules.due(&name, &Asked::new(&new, now))?;
             match given {
                 Given::Due(due) => when = Some(self.engine.bounded(&name, version, due)?),

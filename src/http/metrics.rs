@@ -16,7 +16,7 @@ use crate::http::Api;
 use crate::http::answer::Answer;
 use crate::http::ops::add;
 use crate::shard::messages::{ShardCounts, TopicCounts};
-use crate::task::State;
+use crate::task::{State, callback};
 use crate::wire::problem::{Code, Problem};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -41,6 +41,18 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
         topics.values().for_each(|counts| add(&mut sum, counts));
         let by_state = State::ALL.map(|state| (state.name(), sum.states[state.index()] as f64));
         page.gauge("tasks", "Tasks by state", "state", by_state);
+        let mut callbacks = [0; State::ALL.len()];
+        for (_, counts) in topics.iter().filter(|(name, _)| callback::is_topic(name)) {
+            let add = |(sum, count): (&mut u64, &u64)| *sum += count;
+            callbacks.iter_mut().zip(&counts.states).for_each(add);
+        }
+        let by_state = State::ALL.map(|state| (state.name(), callbacks[state.index()] as f64));
+        page.gauge(
+            "callbacks",
+            "Of them, those that tell how others have ended, by state",
+            "state",
+            by_state,
+        );
         page.counter(
             "tasks_created",
             "Tasks created since the start",

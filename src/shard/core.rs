@@ -458,6 +458,11 @@ impl ShardCore {
             }
             Applied::Gone => self.forget(id),
         }
+        let task = self.table.awake(id).map(|entry| &entry.task);
+        // Dead, and settled as succeeded, is another end.
+        if task.is_some_and(|it| it.calls_back() && it.state.is_ended() && it.state != state) {
+            self.call_back(id, now);
+        }
         Some(Ok(applied))
     }
 
@@ -736,6 +741,7 @@ impl ShardCore {
         TaskView {
             task: Arc::clone(task),
             blocked_by,
+            callback: None,
             shard: self.id,
             remaining_ms: if task.state.is_ended() {
                 0
@@ -747,6 +753,13 @@ impl ShardCore {
 
     /// A task as it is shown, by id. One whose retention is over is not shown, even if its chunk is still there.
     pub fn view_of(&mut self, id: TaskId, now: Now) -> Option<TaskView> {
+        let mut view = self.bare_view_of(id, now)?;
+        view.callback = self.callback_of(&view.task);
+        Some(view)
+    }
+
+    /// The same, without a look at its callback.
+    pub(super) fn bare_view_of(&mut self, id: TaskId, now: Now) -> Option<TaskView> {
         let Entry { task, place, .. } = self.table.read(id)?;
         let is_over = task.state.is_ended() && task.expires.is_some_and(|at| at <= now.steady);
         (!is_over || self.table.awake(id).is_some()).then(|| self.view(&task, place, now))

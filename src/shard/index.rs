@@ -87,6 +87,8 @@ pub struct Row {
     /// When it comes due it may wait for a slot of the executors without being read. Where that is not known, it may
     /// not.
     pub queues_asleep: bool,
+    /// Somebody is to be told when it ends: it can't be cancelled without being read.
+    pub calls_back: bool,
     /// Where its record is.
     pub home: Home,
     /// A cancel stands beside its record.
@@ -105,6 +107,7 @@ struct Packed {
     flags: u8,
     /// Generation 7 bits, whether it queues asleep.
     generation: u8,
+    /// Topic 31 bits, whether it calls back.
     topic: u32,
     home: u32,
     /// In the topic's row of rows; `next` also links free rows.
@@ -128,7 +131,7 @@ impl Packed {
             flags,
             generation: row.generation.unwrap_or(GENERATION_LONG)
                 | u8::from(row.queues_asleep) << 7,
-            topic: row.topic.0,
+            topic: row.topic.0 | if row.calls_back { CALLS_BACK } else { 0 },
             home: row.home.pack(),
             prev: NONE,
             next: NONE,
@@ -142,12 +145,13 @@ impl Packed {
         Row {
             id: TaskId::from_bytes(self.id),
             key_hash: self.key_hash(),
-            topic: TopicNumber(self.topic),
+            topic: self.topic(),
             state: State::ALL[usize::from(self.flags & 7)],
             place: Place::ALL[usize::from(self.flags >> 3 & 7)],
             at_ms: i64::from_be_bytes([sign, sign, a, b, c, d, e, f]),
             generation: short_generation(u32::from(self.generation & GENERATION_LONG)),
             queues_asleep: self.generation & 0x80 != 0,
+            calls_back: self.topic & CALLS_BACK != 0,
             home: Home::unpack(self.home),
             is_overlaid: self.flags & 0x40 != 0,
             is_alarmed: self.flags & 0x80 != 0,
@@ -158,10 +162,17 @@ impl Packed {
         u64::from_ne_bytes(self.key_hash)
     }
 
+    /// There are far fewer topics than 31 bits count.
+    fn topic(&self) -> TopicNumber {
+        TopicNumber(self.topic & !CALLS_BACK)
+    }
+
     fn has_ended(&self) -> bool {
         State::ALL[usize::from(self.flags & 7)].is_ended()
     }
 }
+
+const CALLS_BACK: u32 = 1 << 31;
 
 /// Stands for a generation that has no room in a row.
 const GENERATION_LONG: u8 = 0x7f;
@@ -440,7 +451,7 @@ impl Index {
     }
 
     fn link(&mut self, row: u32) {
-        let topic = self.rows.get(row).topic as usize;
+        let topic = self.rows.get(row).topic().0 as usize;
         if self.heads.len() <= topic {
             self.heads.resize(topic + 1, NONE);
         }
@@ -453,11 +464,10 @@ impl Index {
     }
 
     fn unlink(&mut self, row: u32) {
-        let Packed {
-            topic, prev, next, ..
-        } = *self.rows.get(row);
+        let packed = self.rows.get(row);
+        let (topic, prev, next) = (packed.topic(), packed.prev, packed.next);
         match prev {
-            NONE => self.heads[topic as usize] = next,
+            NONE => self.heads[topic.0 as usize] = next,
             _ => self.rows.get_mut(prev).next = next,
         }
         if next != NONE {
@@ -504,6 +514,7 @@ mod tests {
             at_ms: n as i64 - 5,
             generation: Some(1),
             queues_asleep: n.is_multiple_of(3),
+            calls_back: n.is_multiple_of(5),
             home: Home::Memtable,
             is_overlaid: false,
             is_alarmed: n.is_multiple_of(2),

@@ -105,8 +105,12 @@ fn unfit(why: &str) -> Work {
     })
 }
 
-/// What a receiver, or a command on its standard input, is told of the attempt.
+/// What a receiver, or a command on its standard input, is told of the attempt. A callback tells of another task, and
+/// of nothing else.
 fn body_of(launch: &Launch, complete_url: Option<String>) -> Bytes {
+    if let (Some(_), Some(told)) = (launch.spec.callback_of, &launch.spec.payload) {
+        return told.0.clone();
+    }
     let payload = launch
         .spec
         .payload

@@ -15,6 +15,7 @@
 pub mod actor;
 pub mod attempts;
 pub mod audit;
+mod callback;
 pub mod committer;
 pub mod completion;
 pub mod core;

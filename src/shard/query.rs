@@ -20,6 +20,8 @@ pub struct TaskView {
     pub task: Arc<Task>,
     /// What keeps a due task from starting.
     pub blocked_by: Option<&'static str>,
+    /// The task that tells how it has ended, if there is one.
+    pub callback: Option<Arc<Task>>,
     /// Its shard.
     pub shard: ShardId,
     /// Milliseconds to its due time.
@@ -342,13 +344,14 @@ impl Look<'_> {
             self.looked_at += 1;
             let position = self.ask.order.position(key);
             part.stopped_at = Some(position);
-            let Some(view) = self.core.view_of(position.id, self.now) else {
+            let Some(mut view) = self.core.bare_view_of(position.id, self.now) else {
                 continue;
             };
             if self.ask.filter.text.is_some() {
                 searched_bytes += view.task.weight();
             }
             if self.ask.filter.admits(&view.task) {
+                view.callback = self.core.callback_of(&view.task);
                 part.items.push((position, view));
             }
         }
@@ -403,6 +406,7 @@ impl Look<'_> {
                 ended_ms: row.at_ms,
                 wake_ms: 0,
                 has_more_alarms: false,
+                calls_back: false,
             });
         }
         true

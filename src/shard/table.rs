@@ -507,6 +507,7 @@ impl TaskTable {
             at_ms: at_of(task),
             generation: short_generation(task.generation),
             queues_asleep: queues_asleep(task),
+            calls_back: task.calls_back(),
             home: Home::Memtable,
             is_overlaid: false,
             is_alarmed,
@@ -551,6 +552,7 @@ impl TaskTable {
         let (state, at_ms) = (task.state, at_of(task));
         let generation = short_generation(task.generation);
         let queues_asleep = queues_asleep(task);
+        let calls_back = task.calls_back();
         self.touched.push(id);
         let number = entry.row;
         let before = self.index.row(number);
@@ -560,6 +562,7 @@ impl TaskTable {
             row.at_ms = at_ms;
             row.generation = generation;
             row.queues_asleep = queues_asleep;
+            row.calls_back = calls_back;
         });
         if before.state != state {
             self.count(before.topic, before.state, -1);
@@ -662,6 +665,7 @@ impl TaskTable {
             && matches!(row.home, Home::Chunk(..))
             && !row.is_overlaid
             && !row.is_alarmed
+            && !row.calls_back
             && row.generation.is_some();
         let waits = matches!(row.state, State::Pending | State::Retrying | State::Paused)
             && matches!(row.place, Place::Wheel | Place::AtRest);
@@ -780,6 +784,8 @@ impl TaskTable {
             ended_ms: cancel.at.0,
             wake_ms: cancel.steady.after(cancel.retention).0,
             has_more_alarms: false,
+            // Whoever calls back is not cancelled like that.
+            calls_back: false,
         }
     }
 

@@ -121,6 +121,8 @@ pub struct Entry {
     pub wake_ms: i64,
     /// Its alarm is more than the due time alone: the record has to be read to set it.
     pub has_more_alarms: bool,
+    /// Somebody is to be told when it ends: the record has to be read for that too.
+    pub calls_back: bool,
 }
 
 /// The entries of a chunk, in the order of its records.
@@ -302,6 +304,7 @@ impl Entry {
             ended_ms: task.ended_at.map_or(0, |at| at.0),
             wake_ms,
             has_more_alarms: class.waits() && until.is_some(),
+            calls_back: task.calls_back(),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! says what an event makes of a task), then [`stage`], [`retry`] and [`duration`].
 
 pub mod amendment;
+pub mod callback;
 pub mod duration;
 pub mod event;
 pub mod history;

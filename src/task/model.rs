@@ -428,6 +428,11 @@ impl Task {
         self.verifies() || self.action().is_dispatched()
     }
 
+    /// Whether somebody is to be told when it ends.
+    pub fn calls_back(&self) -> bool {
+        self.spec.on_end.is_some()
+    }
+
     /// Whom what is next goes to, if it is a request.
     pub fn host(&self) -> Option<HostId> {
         match &self.spec.verify {

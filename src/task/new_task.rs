@@ -6,7 +6,7 @@ use crate::clock::{DurationMs, Now, WallMs};
 use crate::task::model::Due;
 use crate::task::retry::RetryPolicy;
 use crate::task::spec::{
-    Action, Class, Delivery, NameError, RawJson, TaskKey, TaskSpec, TopicName, Verify,
+    Action, Class, Delivery, NameError, OnEnd, RawJson, TaskKey, TaskSpec, TopicName, Verify,
 };
 use crate::task::stage::Stages;
 use crate::task::topic::{OnExisting, PartialTimeouts, Topic};
@@ -77,6 +77,8 @@ pub struct NewTask {
     pub facts: Option<RawJson>,
     /// Asked when nobody knows whether it was done.
     pub verify: Option<Box<Verify>>,
+    /// Told how it has ended; `None` is the topic's.
+    pub on_end: Option<Box<OnEnd>>,
 }
 
 impl NewTask {
@@ -98,6 +100,7 @@ impl NewTask {
             tags: Vec::new(),
             facts: None,
             verify: None,
+            on_end: None,
         }
     }
 
@@ -184,7 +187,7 @@ impl NewTask {
     }
 
     /// What the task is created with: its own, over the topic's, over the defaults. `timeouts` merge field by
-    /// field, `retry` and `action` as a whole.
+    /// field, `retry`, `action` and `on_end` as a whole.
     pub fn spec(&self, topic: &Topic) -> Arc<TaskSpec> {
         let defaults = TaskSpec::default();
         let settings = &topic.settings;
@@ -213,6 +216,8 @@ impl NewTask {
             facts: self.facts.clone(),
             verify: self.verify.clone(),
             rule: None,
+            on_end: self.on_end.clone().or_else(|| settings.on_end.clone()),
+            callback_of: None,
         })
     }
 }

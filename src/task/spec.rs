@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::{Xxh3Builder, xxh3_64};
 
 use crate::clock::{DurationMs, WallMs};
+use crate::ids::TaskId;
 use crate::limits;
 use crate::task::retry::RetryPolicy;
 use crate::task::stage::Stages;
@@ -231,6 +232,15 @@ pub struct Verify {
     pub on_no_answer: OnNoAnswer,
 }
 
+/// Who is told how a task has ended: by a task of its own, a callback.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OnEnd {
+    /// What is sent.
+    pub http: HttpAction,
+    /// What follows when it does not arrive; `None` is the policy of the callbacks' topic.
+    pub retry: Option<RetryPolicy>,
+}
+
 /// What follows when nobody answers whether it was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnNoAnswer {
@@ -376,6 +386,10 @@ pub struct TaskSpec {
     pub verify: Option<Box<Verify>>,
     /// What gave its due time, if that was a rule.
     pub rule: Option<RuleRef>,
+    /// Told how it has ended, each time it ends.
+    pub on_end: Option<Box<OnEnd>>,
+    /// It is a callback: it tells how this task has ended.
+    pub callback_of: Option<TaskId>,
 }
 
 /// A version of a rule.
@@ -411,6 +425,8 @@ impl Default for TaskSpec {
             facts: None,
             verify: None,
             rule: None,
+            on_end: None,
+            callback_of: None,
         }
     }
 }

@@ -6,7 +6,9 @@ use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::task::late::LatePolicy;
 use crate::task::model::PauseClock;
 use crate::task::retry::RetryPolicy;
-use crate::task::spec::{Action, ByTopic, Class, Delivery, ResourceName, Timeouts, TopicName};
+use crate::task::spec::{
+    Action, ByTopic, Class, Delivery, OnEnd, ResourceName, Timeouts, TopicName,
+};
 use crate::task::transition::Retention;
 
 /// What to do when a live task already has the key of a new one.
@@ -88,6 +90,8 @@ pub struct TopicSettings {
     pub retention: Retention,
     /// What becomes of answers that come too late. Live.
     pub late_answers: LatePolicy,
+    /// For tasks that name none.
+    pub on_end: Option<Box<OnEnd>>,
 }
 
 /// One topic as it is now.

@@ -19,8 +19,8 @@ use crate::task::model::{
 };
 use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
 use crate::task::spec::{
-    Action, Class, CommandAction, Delivery, HttpAction, OnNoAnswer, Poll, RawJson, ResourceName,
-    RuleRef, StageName, TaskKey, TaskSpec, Timeouts, TopicName, Verify,
+    Action, Class, CommandAction, Delivery, HttpAction, OnEnd, OnNoAnswer, Poll, RawJson,
+    ResourceName, RuleRef, StageName, TaskKey, TaskSpec, Timeouts, TopicName, Verify,
 };
 use crate::task::stage::{AtStage, Stage, Stages, Starts};
 
@@ -106,6 +106,8 @@ pub fn golden_task() -> Task {
         facts: Some(RawJson::from(r#"{"vip":true}"#.to_owned())),
         verify: None,
         rule: None,
+        on_end: None,
+        callback_of: None,
     });
     task.state = State::Dead;
     task.generation = 2;
@@ -508,6 +510,8 @@ prop_compose! {
         stages in option::of(some_stages()),
         verify in option::of(a_verify()),
         rule in option::of(("[a-z]{1,9}", any::<u64>())),
+        on_end in option::of((an_http_action(), option::of(a_retry_policy()))),
+        callback_of in option::of(any::<u64>()),
     ) -> TaskSpec {
         let rule = rule.map(|(name, version)| RuleRef {
             name: ResourceName::parse(&name).expect("letters"),
@@ -518,6 +522,8 @@ prop_compose! {
             action, stages, payload, retry,
             timeouts: Timeouts { attempt, grace, total },
             delivery, class, max_lateness, tags, facts, rule, verify: verify.map(Box::new),
+            on_end: on_end.map(|(http, retry)| Box::new(OnEnd { http, retry })),
+            callback_of: callback_of.map(|tail| TaskId::with_tail(Slot::of_hash(tail), WallMs(0), tail)),
         }
     }
 }

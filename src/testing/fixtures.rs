@@ -18,7 +18,7 @@ use crate::task::new_task::When;
 use crate::task::outcome::{Failure, Outcome};
 use crate::task::retry::{Backoff, RetryPolicy};
 use crate::task::spec::{
-    Action, Delivery, HttpAction, OnNoAnswer, Poll, RawJson, StageName, TaskKey, TaskSpec,
+    Action, Delivery, HttpAction, OnEnd, OnNoAnswer, Poll, RawJson, StageName, TaskKey, TaskSpec,
     TopicName, Verify,
 };
 use crate::task::stage::{Stage, Stages, Starts};
@@ -179,6 +179,15 @@ impl TaskFixture {
             on_no_answer,
         }));
         fixture
+    }
+
+    /// With somebody on this machine who is told how it has ended.
+    pub fn called_back(mut self) -> Self {
+        let Action::Http(http) = self.clone().push().spec.action else {
+            return self;
+        };
+        self.spec.on_end = Some(Box::new(OnEnd { http, retry: None }));
+        self
     }
 
     /// Never to be attempted again while its outcome is unknown.

@@ -154,6 +154,11 @@ pub(super) fn verify(node: Node<'_, '_>) -> Option<Box<Verify>> {
     }))
 }
 
+/// Reads a request that tells something.
+pub(super) fn report(node: Node<'_, '_>) -> Option<HttpAction> {
+    request(&node.object(&QUESTION)?, "POST")
+}
+
 fn http(node: Node<'_, '_>) -> Option<HttpAction> {
     let body = node.object(&HTTP)?;
     let complete_by = body.optional("complete_by", |node| node.length(limits::COMPLETE_BY_MS));

@@ -7,6 +7,7 @@ use crate::task::spec::{RawJson, TaskKey};
 use crate::task::{NewTask, When};
 use crate::wire::action::{ActionBody, VerifyBody};
 use crate::wire::decode::word_of;
+use crate::wire::on_end::OnEndBody;
 use crate::wire::retry::{RetryBody, TimeoutsBody};
 use crate::wire::stages::{self, StageBody};
 use crate::wire::task_in::{CLASS, DELIVERY, ON_EXISTING};
@@ -32,6 +33,8 @@ pub struct CreateOut<'a> {
     action: Option<ActionBody<'a>>,
     stages: Option<Vec<StageBody<'a>>>,
     verify: Option<VerifyBody<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_end: Option<OnEndBody<'a>>,
     retry: Option<RetryBody<'a>>,
     timeouts: TimeoutsBody,
     delivery: Option<&'static str>,
@@ -57,6 +60,7 @@ impl<'a> CreateOut<'a> {
             stages,
             payload,
             verify,
+            on_end,
             retry,
             timeouts,
             delivery,
@@ -81,6 +85,7 @@ impl<'a> CreateOut<'a> {
             action: action.as_ref().map(ActionBody::from),
             stages: stages::shown(stages.as_ref()),
             verify: verify.as_deref().map(VerifyBody::from),
+            on_end: on_end.as_deref().map(OnEndBody::from),
             retry: retry.as_ref().map(RetryBody::from),
             timeouts: TimeoutsBody::from(*timeouts),
             delivery: delivery.map(|delivery| word_of(&DELIVERY, &delivery)),
@@ -112,6 +117,7 @@ mod tests {
                 "on": {"http_4xx": "dead"}},
             "timeouts": {"attempt": "PT10S", "total": "PT2H"},
             "verify": {"http": {"url": "http://127.0.0.1:9000/state"}, "done_if": "body.closed", "on_no_answer": "hold"},
+            "on_end": {"http": {"url": "http://127.0.0.1:9000/ended"}, "retry": {"fixed": "PT5S"}},
             "delivery": "at_most_once", "class": "core", "on_existing": "keep_later",
             "max_lateness": "PT1M", "tags": {"region": "eu"}, "facts": {"vip": true}
         }"#;

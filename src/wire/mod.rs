@@ -46,6 +46,7 @@ pub mod ics;
 pub mod late;
 pub mod leases;
 pub mod list;
+pub mod on_end;
 mod params;
 pub mod problem;
 pub mod retry;

@@ -12,6 +12,7 @@ use crate::task::{Action, NewTask, TaskKey, TopicName};
 use crate::wire::action::{self, ActionBody, VerifyBody};
 use crate::wire::decode::{Node, Object, Shape, decode_object};
 use crate::wire::due::{self, InLimits};
+use crate::wire::on_end::{self, OnEndBody};
 use crate::wire::problem::Problem;
 use crate::wire::retry::{self, RetryBody, TimeoutsBody};
 use crate::wire::stages::{self, StageBody};
@@ -39,8 +40,9 @@ const CREATE: Shape = Shape {
         "tags",
         "facts",
         "verify",
+        "on_end",
     ],
-    not_built: &["guard", "on_end"],
+    not_built: &["guard"],
 };
 
 pub(super) const DELIVERY: [(&str, Delivery); 2] = [
@@ -89,6 +91,7 @@ fn of_body(body: &Object<'_, '_>, limits: &InLimits) -> Option<NewTask> {
     let tags = body.optional("tags", tags);
     let facts = body.optional("facts", facts);
     let verify = body.optional("verify", action::verify);
+    let on_end = body.optional("on_end", on_end::on_end);
     let topic = topic?;
     if let Some(field) = ["due_at", "delay"]
         .into_iter()
@@ -129,6 +132,7 @@ fn of_body(body: &Object<'_, '_>, limits: &InLimits) -> Option<NewTask> {
         tags: tags.unwrap_or_default(),
         facts,
         verify,
+        on_end,
     })
 }
 
@@ -239,6 +243,9 @@ pub struct CreateTask {
     /// Asked before it is tried again when nobody knows whether it was done.
     #[schema(value_type = Option<VerifyBody>)]
     pub verify: Option<VerifyBody<'static>>,
+    /// Told how it has ended. Default: the topic's.
+    #[schema(value_type = Option<OnEndBody>)]
+    pub on_end: Option<OnEndBody<'static>>,
 }
 
 #[cfg(test)]
@@ -456,7 +463,7 @@ mod tests {
             ("guard", json!({}), "/guard", "not_supported"),
             ("guard", json!({}), "/guard", "not_supported"),
             ("verify", json!([]), "/verify", "wrong_type"),
-            ("on_end", json!({}), "/on_end", "not_supported"),
+            ("on_end", json!({}), "/on_end/http", "missing"),
         ] {
             assert_eq!(
                 refused(with(field, value)),

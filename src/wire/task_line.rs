@@ -31,6 +31,7 @@ use crate::task::spec::{StageName, TaskKey, TaskSpec};
 use crate::task::stage::AtStage;
 use crate::wire::action::{ActionBody, VerifyBody};
 use crate::wire::decode::word_of;
+use crate::wire::on_end::OnEndBody;
 use crate::wire::retry::{RetryBody, TimeoutsBody};
 use crate::wire::stages::{self, StageBody};
 use crate::wire::task_in::{CLASS, DELIVERY};
@@ -100,6 +101,10 @@ struct Line<'a> {
     facts: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verify: Option<VerifyBody<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_end: Option<OnEndBody<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    callback_of: Option<uuid::Uuid>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<RuleRefOut<'a>>,
     waiting_since_ms: i64,
@@ -274,6 +279,8 @@ impl<'a> From<&'a Task> for Line<'a> {
             facts,
             verify,
             rule,
+            on_end,
+            callback_of,
         } = &**spec;
         Self {
             id: id.uuid(),
@@ -321,6 +328,8 @@ impl<'a> From<&'a Task> for Line<'a> {
             tags: Map(tags, String::as_str),
             facts: embedded(facts.as_ref()),
             verify: verify.as_deref().map(VerifyBody::from),
+            on_end: on_end.as_deref().map(OnEndBody::from),
+            callback_of: callback_of.map(|task| task.uuid()),
             rule: rule.as_ref().map(RuleRefOut::from),
             waiting_since_ms: waiting_since.0,
             first_due_ms: first_due.map(|at| at.0),

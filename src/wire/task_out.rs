@@ -2,7 +2,7 @@
 //!
 //! These shapes borrow from the task and are written out at once. JSON that came from outside (payload, result,
 //! facts) is embedded as it came. Every field is always there, in this order; what is absent is `null`, but for
-//! `result_dropped`, which is there only when it is true, and `verify`.
+//! `result_dropped`, which is there only when it is true, `verify`, and what has to do with callbacks.
 
 use std::borrow::Cow;
 
@@ -12,14 +12,17 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::clock::DurationMs;
+use crate::ids::TaskId;
 use crate::shard::query::{Slim, TaskView};
 use crate::task::history::ErrorNote;
 use crate::task::late::{LateAnswer, Treatment};
+use crate::task::model::LastOutcome;
 use crate::task::spec::{RawJson, RuleRef, StageName, TaskKey};
 use crate::task::{State, Task};
 use crate::wheel::minute_label;
 use crate::wire::action::{ActionBody, VerifyBody};
 use crate::wire::decode::word_of;
+use crate::wire::on_end::{CallbackOut, OnEndBody};
 use crate::wire::retry::{RetryBody, TimeoutsBody};
 use crate::wire::stages::{self, StageBody};
 use crate::wire::task_in::{CLASS, DELIVERY};
@@ -68,6 +71,15 @@ pub struct LastOutcomeOut<'a> {
     outcome: &'a str,
     /// Its failure, if it was one.
     error: Option<ErrorOut<'a>>,
+}
+
+impl<'a> From<&'a LastOutcome> for LastOutcomeOut<'a> {
+    fn from(last: &'a LastOutcome) -> Self {
+        Self {
+            outcome: last.outcome,
+            error: last.error.as_ref().map(ErrorOut::from),
+        }
+    }
 }
 
 /// A task.
@@ -144,6 +156,18 @@ pub struct TaskOut<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     verify: Option<VerifyBody<'a>>,
+    /// Told how it has ended; left out when nobody is told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    on_end: Option<OnEndBody<'a>>,
+    /// How that stands; left out while it has not ended, and when the record of the callback is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    callback: Option<CallbackOut<'a>>,
+    /// Of a callback: the task whose end it tells of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    callback_of: Option<Uuid>,
     /// The rule that gave the due time.
     #[schema(value_type = Option<RuleRefOut>)]
     rule: Option<RuleRefOut<'a>>,
@@ -191,10 +215,7 @@ impl<'a> From<&'a TaskView> for TaskOut<'a> {
             waiting_for: task.waiting_for.map(|waits| waits.name()),
             blocked_by: view.blocked_by,
             dead_reason: task.dead_reason.map(|reason| reason.name()),
-            last_outcome: task.last_outcome.as_ref().map(|last| LastOutcomeOut {
-                outcome: last.outcome,
-                error: last.error.as_ref().map(ErrorOut::from),
-            }),
+            last_outcome: task.last_outcome.as_ref().map(LastOutcomeOut::from),
             result: embedded(task.result.as_ref()),
             result_dropped: task.result_dropped,
             created_at: Time(task.created_at),
@@ -212,6 +233,9 @@ impl<'a> From<&'a TaskView> for TaskOut<'a> {
             tags: Map(&spec.tags, String::as_str),
             facts: embedded(spec.facts.as_ref()),
             verify: spec.verify.as_deref().map(VerifyBody::from),
+            on_end: spec.on_end.as_deref().map(OnEndBody::from),
+            callback: view.callback.as_deref().map(CallbackOut::from),
+            callback_of: spec.callback_of.map(TaskId::uuid),
             rule: task.spec.rule.as_ref().map(RuleRefOut::from),
             shard: view.shard.0,
             bucket: minute_label(task.due.at.0),

@@ -15,6 +15,7 @@ use crate::wire::action::{self, ActionBody};
 use crate::wire::decode::{Node, Shape, decode, word_of};
 use crate::wire::due::InLimits;
 use crate::wire::late::{self, PolicyOut};
+use crate::wire::on_end::{self, OnEndBody};
 use crate::wire::problem::Problem;
 use crate::wire::retry::{self, RetryBody, TimeoutsBody};
 use crate::wire::task_in::{CLASS, DELIVERY, ON_EXISTING};
@@ -32,6 +33,7 @@ const TOPIC: Shape = Shape {
         "retention",
         "late_answers",
         "on_existing",
+        "on_end",
     ],
     not_built: &["limits"],
 };
@@ -64,6 +66,7 @@ pub fn settings(bytes: &[u8], limits: &InLimits) -> Result<TopicSettings, Proble
             late_answers: body
                 .optional("late_answers", late::policy)
                 .unwrap_or_default(),
+            on_end: body.optional("on_end", on_end::on_end),
         })
     })
 }
@@ -108,6 +111,9 @@ pub struct PutTopic {
     pub late_answers: Option<serde_json::Value>,
     /// `return` (default), `reject`, `replace`, `extend` or `keep_later`.
     pub on_existing: Option<String>,
+    /// Told how tasks have ended.
+    #[schema(value_type = Option<OnEndBody>)]
+    pub on_end: Option<OnEndBody<'static>>,
 }
 
 /// How long records of ended tasks are kept.
@@ -150,6 +156,7 @@ pub struct TopicOut<'a> {
     late_answers: PolicyOut<'a>,
     #[schema(value_type = Option<String>)]
     on_existing: Option<&'static str>,
+    on_end: Option<OnEndBody<'a>>,
     /// Null unless its tasks are held.
     paused: Option<PausedOut>,
 }
@@ -199,6 +206,7 @@ impl<'a> TopicOut<'a> {
             on_existing: settings
                 .on_existing
                 .map(|on_existing| word_of(&ON_EXISTING, &on_existing)),
+            on_end: settings.on_end.as_deref().map(OnEndBody::from),
             paused: topic.pause.map(PausedOut::from),
         }
     }
@@ -233,6 +241,7 @@ mod tests {
             "class": "core", "delivery": "at_most_once", "on_existing": "extend", "late_answers": "refuse",
             "retention": {"succeeded": "PT1S", "cancelled": "P7D", "dead": "P30D"},
             "rule": null, "limits": null,
+            "on_end": {"http": {"url": "http://a/ended", "method": "POST", "headers": {}, "expect_status": []}},
         });
         let settings = settings(body.to_string().as_bytes(), &WIDE).unwrap();
         let topic = Topic {

@@ -157,18 +157,11 @@ impl LastFrame {
         let names = fs::read_dir(journal).expect("it can be listed");
         let segments = names.map(|entry| entry.expect("it can be listed").path());
         let segment = segments.max().expect("there is a segment");
-        let mut bytes = fs::read(&segment).expect("it can be read");
+        let bytes = fs::read(&segment).expect("it can be read");
         let file = OpenOptions::new().write(true).open(&segment);
         let file = file.expect("it can be written");
-        // Behind it stands the footnote that was written once it was synced. A frame that is torn has none.
-        let magics = (0..bytes.len()).step_by(8);
-        let footnote = magics
-            .rev()
-            .find(|at| bytes[*at..].starts_with(MAGIC))
-            .expect("it was written to");
-        bytes[footnote..].fill(0);
-        file.write_all_at(&bytes[footnote..], footnote as u64)
-            .expect("it can be written");
+        // It was written once the frame was synced. One that is torn was not.
+        fs::remove_file(journal.join("bookmark")).expect("there is a bookmark");
         let last = bytes
             .iter()
             .rposition(|byte| *byte != 0)

@@ -89,6 +89,7 @@ impl TaskTable {
             at_ms: at_of_entry(entry),
             generation: short_generation(entry.generation),
             queues_asleep: false,
+            calls_back: entry.calls_back,
             home,
             is_overlaid: false,
             is_alarmed: false,

@@ -30,7 +30,9 @@ const SUM_END: usize = 5;
 
 const INDEX_HEADER_BYTES: usize = SUM_END + 7;
 const ENTRY_BYTES: usize = 54;
+/// Beside the state. An entry from before there was the second has it not set, and calls nobody back.
 const MORE_ALARMS: u8 = 0x80;
+const CALLS_BACK: u8 = 0x40;
 
 /// Largest index, in bytes.
 pub(in crate::store) const INDEX_BYTES_MAX: usize =
@@ -69,18 +71,16 @@ impl ChunkIndex {
             });
             let state = STATES.iter().position(|state| *state == entry.state);
             let state = state.expect("every state is in the table") as u8;
-            let alarms = if entry.has_more_alarms {
-                MORE_ALARMS
-            } else {
-                0
-            };
+            let flag = |is_set, flag| if is_set { flag } else { 0 };
+            let flags =
+                flag(entry.has_more_alarms, MORE_ALARMS) | flag(entry.calls_back, CALLS_BACK);
             entries.extend_from_slice(&entry.id.to_bytes());
             entries.extend_from_slice(&entry.key_hash.to_le_bytes());
             entries.extend_from_slice(&entry.due_ms.to_le_bytes());
             entries.extend_from_slice(&entry.ended_ms.to_le_bytes());
             entries.extend_from_slice(&entry.wake_ms.to_le_bytes());
             entries.extend_from_slice(&entry.generation.to_le_bytes());
-            entries.extend_from_slice(&[topic as u8, state | alarms]);
+            entries.extend_from_slice(&[topic as u8, state | flags]);
         }
         let counts = [
             self.class as u8,
@@ -131,8 +131,10 @@ impl ChunkIndex {
             let generation = u32::from_le_bytes(entry.take()?);
             let topic = names.get(usize::from(entry.u8()?));
             let state = entry.u8()?;
-            let (Some(topic), Some(known)) = (topic, STATES.get(usize::from(state & !MORE_ALARMS)))
-            else {
+            let (Some(topic), Some(known)) = (
+                topic,
+                STATES.get(usize::from(state & !(MORE_ALARMS | CALLS_BACK))),
+            ) else {
                 return Err(Damaged::new("a topic or state that is not known"));
             };
             entries.push(Entry {
@@ -146,6 +148,7 @@ impl ChunkIndex {
                 ended_ms,
                 wake_ms,
                 has_more_alarms: state & MORE_ALARMS != 0,
+                calls_back: state & CALLS_BACK != 0,
             });
         }
         rest.end()?;

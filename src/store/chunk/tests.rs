@@ -59,6 +59,7 @@ fn golden_index() -> ChunkIndex {
         ended_ms: 0,
         wake_ms: 1_796_001_799_981,
         has_more_alarms: false,
+        calls_back: false,
     };
     let other = Entry {
         id: plain_task(2).id,
@@ -239,11 +240,12 @@ proptest! {
         tasks in prop::collection::vec(a_task(), 0..40),
         (id, packed_bytes) in any::<(u64, u32)>(),
         class in prop::sample::select(Class::ALL.to_vec()),
-        more in any::<bool>(),
+        (more, calls) in any::<(bool, bool)>(),
     ) {
         let entries = tasks.iter().map(|task| Entry {
             class,
             has_more_alarms: more,
+            calls_back: calls,
             ..Entry::of(task, 3)
         });
         let index = ChunkIndex { id: ChunkId(id), class, entries: entries.collect(), packed_bytes };

@@ -28,8 +28,8 @@ use crate::task::model::{
 };
 use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
 use crate::task::spec::{
-    Action, Class, CommandAction, Delivery, HttpAction, NameError, OnNoAnswer, Poll, RawJson,
-    ResourceName, RuleRef, StageName, TaskKey, TaskSpec, Timeouts, TopicName, Verify,
+    Action, Class, CommandAction, Delivery, HttpAction, NameError, OnEnd, OnNoAnswer, Poll,
+    RawJson, ResourceName, RuleRef, StageName, TaskKey, TaskSpec, Timeouts, TopicName, Verify,
 };
 use crate::task::stage::{AtStage, Stage, Stages, Starts};
 
@@ -318,6 +318,17 @@ enum ActionV1<'a> {
         action: Box<ActionV1<'a>>,
         name: &'a str,
         version: u64,
+    },
+    /// Another action, and who is told how the task has ended: here for the same reason.
+    WithEnd {
+        action: Box<ActionV1<'a>>,
+        http: HttpV1<'a>,
+        retry: Option<RetryV1<'a>>,
+    },
+    /// Another action, and the task whose end it tells of: here for the same reason.
+    CallbackOf {
+        action: Box<ActionV1<'a>>,
+        task: [u8; 16],
     },
 }
 
@@ -786,6 +797,8 @@ impl<'a> From<&'a TaskSpec> for SpecV1<'a> {
             facts,
             verify,
             rule,
+            on_end,
+            callback_of,
         } = spec;
         let mut action = ActionV1::from(action);
         if let Some(verify) = verify {
@@ -800,6 +813,19 @@ impl<'a> From<&'a TaskSpec> for SpecV1<'a> {
                 action: Box::new(action),
                 name: name.as_str(),
                 version: *version,
+            };
+        }
+        if let Some(OnEnd { http, retry }) = on_end.as_deref() {
+            action = ActionV1::WithEnd {
+                action: Box::new(action),
+                http: http.into(),
+                retry: retry.as_ref().map(Into::into),
+            };
+        }
+        if let Some(task) = callback_of {
+            action = ActionV1::CallbackOf {
+                action: Box::new(action),
+                task: task.to_bytes(),
             };
         }
         Self {
@@ -1292,23 +1318,45 @@ impl From<ChangeV1<'_>> for Change {
 
 impl From<SpecV1<'_>> for TaskSpec {
     fn from(spec: SpecV1<'_>) -> Self {
-        let (action, rule) = match spec.action {
-            ActionV1::ByRule {
-                action,
-                name,
-                version,
-            } => (
-                *action,
-                ResourceName::parse(name).ok().map(|name| (name, version)),
-            ),
-            action => (action, None),
-        };
-        let (action, verify) = match action {
-            ActionV1::Verified { action, verify } => (*action, Some(Box::new(verify.into()))),
-            action => (action, None),
+        let (mut verify, mut rule, mut on_end, mut callback_of) = (None, None, None, None);
+        let mut action = spec.action;
+        // What stands around the action, from the outermost in.
+        let action = loop {
+            action = match action {
+                ActionV1::CallbackOf { action, task } => {
+                    callback_of = Some(TaskId::from_bytes(task));
+                    *action
+                }
+                ActionV1::WithEnd {
+                    action,
+                    http,
+                    retry,
+                } => {
+                    on_end = Some(Box::new(OnEnd {
+                        http: http.into(),
+                        retry: retry.map(Into::into),
+                    }));
+                    *action
+                }
+                ActionV1::ByRule {
+                    action,
+                    name,
+                    version,
+                } => {
+                    rule = ResourceName::parse(name).ok().map(|name| (name, version));
+                    *action
+                }
+                ActionV1::Verified { action, verify: by } => {
+                    verify = Some(Box::new(by.into()));
+                    *action
+                }
+                action => break action,
+            };
         };
         Self {
             verify,
+            on_end,
+            callback_of,
             action: action.into(),
             stages: None,
             payload: spec.payload.map(json),
@@ -1383,7 +1431,10 @@ impl From<ActionV1<'_>> for Action {
                 failed_if: failed_if.map(str::to_owned),
             })),
             ActionV1::CompleteOnly => Self::CompleteOnly,
-            ActionV1::Verified { action, .. } | ActionV1::ByRule { action, .. } => (*action).into(),
+            ActionV1::Verified { action, .. }
+            | ActionV1::ByRule { action, .. }
+            | ActionV1::WithEnd { action, .. }
+            | ActionV1::CallbackOf { action, .. } => (*action).into(),
             ActionV1::Pull => Self::Pull,
             ActionV1::Handler { name } => Self::Handler {
                 name: name.to_owned(),

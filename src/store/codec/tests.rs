@@ -7,7 +7,7 @@ use crate::ids::{AttemptNumber, AttemptToken};
 use crate::task::history::ErrorNote;
 use crate::task::late::Treatment;
 use crate::task::model::State;
-use crate::task::spec::{Action, RawJson};
+use crate::task::spec::{Action, OnEnd, RawJson, TaskSpec};
 use crate::testing::arbitrary::{
     a_late_answer, a_task, a_tombstone, an_answer, golden_task, plain_task, staged_task,
 };
@@ -102,7 +102,34 @@ fn the_bytes_of_a_task_are_what_they_always_were() {
     http.success_if = Some("body.ok".to_owned());
     assert_eq!(hex(&value_of(&task)), GOLDEN_WITH_CONDITION);
     assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
+    let mut task = plain_task(1);
+    let spec = Arc::make_mut(&mut task.spec);
+    let (http, retry) = match golden_task().spec.as_ref().clone() {
+        TaskSpec {
+            action: Action::Http(http),
+            retry,
+            ..
+        } => (http, Some(retry)),
+        _ => panic!("the golden task pushes"),
+    };
+    spec.on_end = Some(Box::new(OnEnd { http, retry }));
+    spec.callback_of = Some(plain_task(2).id);
+    assert_eq!(hex(&value_of(&task)), GOLDEN_WITH_CALLBACK);
+    assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
 }
+
+const GOLDEN_WITH_CALLBACK: &str = concat!(
+    "0161c8e4effd823e19544403000001fd823e195444030000000c6f726465722e756e7061696401",
+    "0e6f726465722d30303030303030310c0b001b687474703a2f2f3132372e302e302e313a393030",
+    "302f636c6f736504504f535400001968747470733a2f2f6578616d706c652e6f72672f636c6f73",
+    "65035055540106782d73686f70016102c8fb9401000102fbe8030000000000000040fb60ea0000",
+    "00000000d03f050108687474705f3478780101a229f128027c808000000000000002013d7b226f",
+    "726465725f6964223a30303030303030312c22637573746f6d6572223a22632d3137222c22616d",
+    "6f756e745f63656e7473223a3132393930307d0004fb60eafce0930400fcc0270900fc40771b00",
+    "00000000000000000b00fb3075fbd00700000100000000010000fd0250e25344030000fd0250e2",
+    "5344030000000000000000000000000000000000000001fd0250e2534403000000000361706907",
+    "6372656174656401",
+);
 
 const GOLDEN: &str = concat!(
     "015110acdafdd43e19544403000001fdd43e19544403000001fd5096e2534403000000fd5096e253",

@@ -214,6 +214,14 @@ impl JournalFiles for TrickyFiles {
         self.files.remove(id)
     }
 
+    fn read_bookmark(&self) -> io::Result<Vec<u8>> {
+        self.files.read_bookmark()
+    }
+
+    fn open_bookmark(&self) -> io::Result<Box<dyn SegmentFile>> {
+        self.files.open_bookmark()
+    }
+
     fn sync_directory(&self) -> io::Result<()> {
         self.files.sync_directory()
     }

@@ -9,7 +9,7 @@
 //!
 //! The committer knows nothing of it: whole frames are read from the files as they grow and written to the same place of
 //! a file of the same name, synced once a round. So a copy is a journal that [`Journal::open`] reads, with the seals that
-//! tell a zombie's frames from the owner's. Footnotes are not copied: they would witness segments that are not there yet.
+//! tell a zombie's frames from the owner's. The bookmark is not copied: it would witness what is not there yet.
 //!
 //! A segment that was folded and dropped before it was copied leaves a *gap*: with a slow or absent second directory the
 //! service goes on, and what is copied is of no use until the next backup, which begins behind the gap.

@@ -16,8 +16,8 @@
 //!
 //! **Frame.** 48 bytes of header, little-endian, then the payload, padded with zeros to 8 bytes:
 //! magic 4, CRC-32 of all that follows 4, format version 2, kind 2, payload length 4, segment id 8, epoch 8,
-//! sequence 8, `durable_through` 8. An *opening* is a frame whose payload is the previous segment and its seal; the
-//! payload of a *footnote* is the next segment, or zero.
+//! sequence 8, `durable_through` 8. An *opening* is a frame whose payload is the previous segment and its seal; a
+//! *bookmark* is a frame without a payload.
 //!
 //! **The seal is the cut.** A torn tail and a zombie's late frames are the same thing: bytes past the length that
 //! the next owner read. Nothing is truncated or overwritten; the next opening names the length that counts. The
@@ -26,11 +26,16 @@
 //!
 //! **Torn or rotten?** A bad frame is cut, with one warning, when nothing shows that it was ever synced. It is an
 //! error ([`JournalError::Corrupt`]) when something does: a seal behind it, a later frame whose
-//! `durable_through` covers it, or the caller's checkpoint. So that the last frame has a witness too, each sync is
-//! followed by a *footnote* behind it, a frame that says only how far the book is safe; nobody waits for it to be
-//! durable, and the next frame is written over it. Where a segment was sealed stands a footnote that names the next
-//! one: if that is missing, it was lost. A segment whose opening is bad and has no witness was never begun and is
-//! passed over.
+//! `durable_through` covers it, the caller's checkpoint, or the bookmark. A segment whose opening is bad and has no
+//! witness was never begun and is passed over.
+//!
+//! **The bookmark** is the last frame's witness: a file beside the segments, written over after each sync and before
+//! anybody is told of it, that says which segment is the last and how far it is safe. So a last segment that is cut off,
+//! overwritten or gone is missed, down to the one commit that the disk no longer has. Nobody waits for it to be durable:
+//! a process that is killed leaves it as it is, a power cut may leave one of half a minute before, which says less and
+//! nothing wrong. A zombie may write its own over the owner's: one in a segment that was sealed says nothing. Journals
+//! from before it, and copies, have none. (Those from before have *footnotes* instead: the same, behind the last frame,
+//! and behind a seal the name of the segment where it goes on.)
 //!
 //! **Rotten, and what then?** A start refuses, and changes nothing. [`Journal::salvage`] is for a repair: it goes on with
 //! the next good frame of the same segment and tells what stood between. Where an opening is bad, or a segment missing,
@@ -38,7 +43,7 @@
 //!
 //! **A sync is never trusted twice.** The frame without a witness may be in the page cache only, left there by a
 //! sync that failed. [`Journal::start_epoch`] writes those same bytes again before it seals them, so that its
-//! own sync covers them.
+//! own sync covers them. Up to the bookmark no sync has failed.
 //!
 //! **Segments** are files of 2 MiB, set to that length when created but not filled. Measured on ext4 with 2 cores,
 //! one write and `sync_data` a commit of 256 B / 24 KiB / 256 KiB, p99 in brackets: growing file
@@ -46,8 +51,8 @@
 //! filled with zeros 9 400 (0.2) / 7 400 (2.3) / 1 800 (3.6): zeros buy a quarter in the middle and pay for it with
 //! twice the bytes, stalls of 7 ms at each new segment, and the loss of the large commits.
 //!
-//! Cost: one write, one sync and the footnote's write per append, one directory sync more per segment; a read of what was not
-//! checkpointed, at start. Limits: a frame holds at most [`FRAME_BYTES_MAX`]; one larger than a segment gets a
+//! Cost: one write, one sync and the bookmark's write per append, one directory sync more per segment; at a start a read
+//! of what was not checkpointed, and two syncs, or four if the bookmark does not cover what was read. Limits: a frame holds at most [`FRAME_BYTES_MAX`]; one larger than a segment gets a
 //! segment of its own size. The journal knows nothing of tasks, of sled, of threads and of the epoch gate: its
 //! owner raises the gate *before* opening, and checks it again after each append, before answering.
 
@@ -62,10 +67,11 @@ use std::io;
 use std::mem;
 use std::path::PathBuf;
 
+use self::files::BOOKMARK;
 pub use self::files::{JournalDirectory, JournalFiles, SegmentFile, SegmentId};
 pub(super) use self::frame::Followed;
-use self::frame::{Header, Kind, Opening};
-use self::replay::chain_of;
+use self::frame::{Bookmark, Header, Kind, Opening};
+use self::replay::{bookmarked_in, chain_of};
 use crate::failpoints;
 use crate::ids::ShardEpoch;
 
@@ -73,10 +79,10 @@ use crate::ids::ShardEpoch;
 pub const FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 const SEGMENT_BYTES: u64 = 2 * 1024 * 1024;
-/// No segment is longer: an opening, the largest frame and a footnote.
+/// No segment is longer: an opening, the largest frame and, in those from before bookmarks, a footnote.
 const SEGMENT_BYTES_MAX: u64 =
     OPENING_BYTES + (HEADER_BYTES + FRAME_BYTES_MAX) as u64 + FOOTNOTE_BYTES;
-/// Behind the last frame.
+/// Behind the last frame, in segments from before bookmarks.
 const FOOTNOTE_BYTES: u64 = (HEADER_BYTES + 8) as u64;
 const OPENING_BYTES: u64 = (HEADER_BYTES + 16) as u64;
 const HEADER_BYTES: usize = 48;
@@ -162,6 +168,8 @@ pub struct Journal {
     next_id: SegmentId,
     last_sequence: u64,
     last_epoch: Option<ShardEpoch>,
+    /// How far the last segment is safe, as the bookmark said; 0 if it said nothing of it.
+    bookmarked: u64,
     /// Segments older than all that replay needed.
     superfluous: Vec<SegmentId>,
     torn: Option<(SegmentId, u64)>,
@@ -196,6 +204,7 @@ struct Unwitnessed {
 /// The segment being written.
 struct Page {
     file: Box<dyn SegmentFile>,
+    bookmark: Box<dyn SegmentFile>,
     id: SegmentId,
     epoch: ShardEpoch,
     bytes: u64,
@@ -249,6 +258,7 @@ impl Journal {
         let chain = chain_of(&*files, &ids, after)?;
         let oldest = chain.first().map(|opening| opening.id);
         let head = chain.last().map(|opening| opening.id);
+        let bookmarked = bookmarked_in(&*files, head)?;
         let mut journal = Self {
             files,
             segment_bytes,
@@ -256,6 +266,7 @@ impl Journal {
             next_id: ids.last().map_or(first, |last| SegmentId(last.0 + 1)),
             last_sequence: chain.first().map_or(0, |opening| opening.after),
             last_epoch: chain.last().map(|opening| opening.epoch),
+            bookmarked,
             superfluous: ids
                 .iter()
                 .copied()
@@ -294,10 +305,12 @@ impl Journal {
             State::Replayed(None) | State::Writing(_) => {}
             State::Poisoned => return Err(JournalError::Poisoned),
         }
-        let before = self.sealed();
-        let mut page = self.next_page(epoch, 0)?;
+        // Its name is made durable with the segment's.
+        let bookmark = self.files.open_bookmark();
+        let bookmark = bookmark.map_err(bookmark_error(&*self.files, "opening"))?;
+        let mut page = self.next_page(epoch, bookmark, 0)?;
         self.flush(&mut page)?;
-        self.name_next(before)?;
+        self.bookmark(&mut page)?;
         // Only now: the opening that made them superfluous may have stood in the cache alone.
         for id in mem::take(&mut self.superfluous) {
             self.remove(id)?;
@@ -329,10 +342,8 @@ impl Journal {
             }
         };
         let frame_bytes = (HEADER_BYTES + payload_bytes).next_multiple_of(ALIGNMENT) as u64;
-        let mut before = None;
-        if self.end() + frame_bytes + FOOTNOTE_BYTES > page.bytes {
-            before = self.sealed();
-            page = self.next_page(page.epoch, frame_bytes)?;
+        if self.end() + frame_bytes > page.bytes {
+            page = self.next_page(page.epoch, page.bookmark, frame_bytes)?;
         }
         let header = Header {
             kind: Kind::Changes,
@@ -344,8 +355,7 @@ impl Journal {
         header.encode(payload, &mut self.buffer);
         self.flush(&mut page)?;
         self.last_sequence += 1;
-        self.footnote(&mut page)?;
-        self.name_next(before)?;
+        self.bookmark(&mut page)?;
         self.state = State::Writing(page);
         Ok(self.last_sequence)
     }
@@ -412,10 +422,14 @@ impl Journal {
     }
 
     /// Creates the next segment, with room for `frame_bytes`; its opening waits in the buffer to be flushed.
-    fn next_page(&mut self, epoch: ShardEpoch, frame_bytes: u64) -> Result<Page, JournalError> {
+    fn next_page(
+        &mut self,
+        epoch: ShardEpoch,
+        bookmark: Box<dyn SegmentFile>,
+        frame_bytes: u64,
+    ) -> Result<Page, JournalError> {
         let id = self.next_id;
-        let bytes = OPENING_BYTES + frame_bytes + FOOTNOTE_BYTES;
-        let bytes = self.segment_bytes.max(bytes);
+        let bytes = self.segment_bytes.max(OPENING_BYTES + frame_bytes);
         let file = failpoints::reach("journal::create")
             .and_then(|()| self.files.create(id, bytes))
             .and_then(|file| failpoints::reach("journal::created").map(|()| file));
@@ -438,6 +452,7 @@ impl Journal {
         });
         Ok(Page {
             file,
+            bookmark,
             id,
             epoch,
             bytes,
@@ -469,47 +484,17 @@ impl Journal {
         Ok(())
     }
 
-    /// Says behind the last frame that it is durable. Not synced: it is there for who starts on a damaged file.
-    fn footnote(&mut self, page: &mut Page) -> Result<(), JournalError> {
-        let header = Header {
-            kind: Kind::Footnote,
+    /// Says how far the book is safe. Not synced: it is there for who starts on a damaged file.
+    fn bookmark(&mut self, page: &mut Page) -> Result<(), JournalError> {
+        let bookmark = Bookmark {
             segment: page.id,
             epoch: page.epoch,
             sequence: self.last_sequence,
-            durable_through: self.last_sequence,
         };
-        header.encode(&[&[0; 8]], &mut self.buffer);
-        let written = page.file.write_at(self.end(), &self.buffer);
+        bookmark.encode(&mut self.buffer);
+        let written = page.bookmark.write_at(0, &self.buffer);
         self.buffer.clear();
-        written.map_err(io_error(&*self.files, "writing to", page.id))
-    }
-
-    /// The segment that is about to be left, with its epoch.
-    fn sealed(&self) -> Option<(SegmentId, u64, ShardEpoch)> {
-        let segment = self.segments.back()?;
-        Some((segment.id, segment.end, self.last_epoch?))
-    }
-
-    /// Says in the segment that was left, now that the present one is durable, that it goes on there.
-    fn name_next(
-        &mut self,
-        left: Option<(SegmentId, u64, ShardEpoch)>,
-    ) -> Result<(), JournalError> {
-        let (Some((id, seal, epoch)), Some(next)) = (left, self.segments.back()) else {
-            return Ok(());
-        };
-        let header = Header {
-            kind: Kind::Footnote,
-            segment: id,
-            epoch,
-            sequence: next.after,
-            durable_through: next.after,
-        };
-        header.encode(&[&next.id.0.to_le_bytes()], &mut self.buffer);
-        let file = self.files.open(id);
-        let written = file.and_then(|mut file| file.write_at(seal, &self.buffer));
-        self.buffer.clear();
-        written.map_err(io_error(&*self.files, "writing to", id))
+        written.map_err(bookmark_error(&*self.files, "writing to"))
     }
 
     fn remove(&mut self, id: SegmentId) -> Result<(), JournalError> {
@@ -549,6 +534,18 @@ fn io_error(
     id: SegmentId,
 ) -> impl FnOnce(io::Error) -> JournalError {
     let file = files.path(id);
+    move |source| JournalError::Io {
+        doing,
+        file,
+        source,
+    }
+}
+
+fn bookmark_error(
+    files: &dyn JournalFiles,
+    doing: &'static str,
+) -> impl FnOnce(io::Error) -> JournalError {
+    let file = files.directory().join(BOOKMARK);
     move |source| JournalError::Io {
         doing,
         file,

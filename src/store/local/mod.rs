@@ -18,7 +18,7 @@
 //! checkpoint, and the next owner removes it.
 //!
 //! **Damage.** Each value has its sum, and what could be lost without a trace is counted: chunks, marks and notes by
-//! the checkpoint, frames by the footnote behind them, segments by the one before. What does not read back is set
+//! the checkpoint, frames and segments by the journal's bookmark. What does not read back is set
 //! aside by name if only tasks of its own are in it; where dead ones would live again, or it can't be told what is
 //! missing, nobody begins. See `tests/damage.rs`.
 //!
@@ -205,8 +205,8 @@ impl ShardHome {
                 .insert(Arc::new(Tree::open(&path, &self.options)?))
                 .clone(),
         };
-        // A killed process may have left a checkpoint in the page cache only.
-        tree.sync().inspect_err(|_| *slot = None)?;
+        // A killed process may have left a checkpoint in the page cache only, and an owner in this one.
+        tree.sync_writes().inspect_err(|_| *slot = None)?;
         Ok(tree)
     }
 }

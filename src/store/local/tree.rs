@@ -30,6 +30,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Display;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use uuid::Uuid;
@@ -105,18 +106,37 @@ impl NoteFound {
 /// An open database.
 pub(super) struct Tree {
     db: Database,
+    /// How often something was written, once more for what a killed process may have left in the page cache; and how many
+    /// of these are durable.
+    writes: AtomicU64,
+    synced: AtomicU64,
 }
 
 impl Tree {
     /// Opens the database at `path`; see [`Database::open`].
     pub(super) fn open(path: &Path, options: &LocalOptions) -> Result<Self, StoreError> {
         let db = Database::open(path, options.cache_bytes, options.flush_every_ms)?;
-        Ok(Self { db })
+        Ok(Self {
+            db,
+            writes: AtomicU64::new(1),
+            synced: AtomicU64::new(0),
+        })
     }
 
-    /// Makes everything written durable.
+    /// Makes everything written and removed durable.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
-        self.db.sync()
+        let writes = self.writes.load(Ordering::SeqCst);
+        self.db.sync()?;
+        self.synced.fetch_max(writes, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Makes everything written durable, if it is not. (What was removed may come back: a start removes it again.)
+    pub(super) fn sync_writes(&self) -> Result<(), StoreError> {
+        match self.synced.load(Ordering::SeqCst) == self.writes.load(Ordering::SeqCst) {
+            true => Ok(()),
+            false => self.sync(),
+        }
     }
 
     /// The last checkpoint, if an owner has ever begun.
@@ -505,7 +525,9 @@ impl Tree {
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
-        self.db.write(key, value)
+        let written = self.db.write(key, value);
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        written
     }
 
     fn fault(&self, what: impl Display, why: impl Display) -> Fault {

@@ -13,7 +13,7 @@ use crate::task::model::{
 };
 use crate::task::retry::RetryPolicy;
 use crate::task::spec::{
-    Action, Class, Delivery, RawJson, ResourceName, RuleRef, StageName, TaskKey, TaskSpec,
+    Action, Class, Delivery, OnEnd, RawJson, ResourceName, RuleRef, StageName, TaskKey, TaskSpec,
     Timeouts, TopicName, Verify,
 };
 use crate::task::stage::{AtStage, Stages};
@@ -21,6 +21,7 @@ use crate::task::topic::PartialTimeouts;
 use crate::wire::action;
 use crate::wire::decode::{Node, Shape, decode};
 use crate::wire::due::InLimits;
+use crate::wire::on_end;
 use crate::wire::problem::Problem;
 use crate::wire::retry;
 use crate::wire::stages;
@@ -129,6 +130,8 @@ struct Draft {
     tags: Option<Vec<(String, String)>>,
     facts: Option<RawJson>,
     verify: Option<Box<Verify>>,
+    on_end: Option<Box<OnEnd>>,
+    callback_of: Option<TaskId>,
     rule: Option<(ResourceName, u64)>,
     waiting_since_ms: Option<i64>,
     first_due_ms: Option<i64>,
@@ -188,6 +191,8 @@ impl Draft {
             "tags" => self.tags = task_in::tags(node),
             "facts" => self.facts = task_in::facts(node),
             "verify" => self.verify = action::verify(node),
+            "on_end" => self.on_end = on_end::on_end(node),
+            "callback_of" => self.callback_of = id(node),
             "rule" => self.rule = rule(node),
             "waiting_since_ms" => self.waiting_since_ms = node.signed(),
             "first_due_ms" => self.first_due_ms = node.signed(),
@@ -274,6 +279,8 @@ impl Draft {
                 tags: self.tags.unwrap_or_default(),
                 facts: self.facts,
                 verify: self.verify,
+                on_end: self.on_end,
+                callback_of: self.callback_of,
                 rule: self.rule.map(|(name, version)| RuleRef {
                     name,
                     version,

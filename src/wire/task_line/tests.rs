@@ -125,6 +125,13 @@ fn sane(mut task: Task) -> Task {
             ..at
         });
     }
+    if let Some(on_end) = &mut spec.on_end {
+        on_end.http = good();
+        on_end.retry = on_end
+            .retry
+            .as_ref()
+            .map(|_| golden_task().spec.retry.clone());
+    }
     if let Some(verify) = &mut spec.verify {
         verify.http = good();
         verify.done_if = "body.done".to_owned();

@@ -38,6 +38,7 @@ fn view_of(topic: TopicName, key: Option<TaskKey>, spec: Arc<TaskSpec>) -> TaskV
     TaskView {
         task: Arc::new(Task::new(id, topic, key, spec, due, now(), "api")),
         blocked_by: None,
+        callback: None,
         shard: ShardId(3),
         remaining_ms: 1_800_000,
     }
@@ -314,6 +315,8 @@ fn a_spec() -> impl Strategy<Value = TaskSpec> {
                 tags: tags.into_iter().collect(),
                 facts,
                 rule: None,
+                on_end: None,
+                callback_of: None,
             },
         )
 }

@@ -24,6 +24,7 @@ use crate::shard::table::cancel_record;
 use crate::store::codec::{decode_cancel, decode_note, decode_task, encode_task};
 use crate::store::mem::{MemDisk, MemStore};
 use crate::store::{Note, ShardStore, Stored, Tended};
+use crate::task::callback;
 use crate::task::model::Due;
 use crate::task::new_task::When;
 use crate::task::outcome::Outcome;
@@ -562,18 +563,11 @@ impl Shell {
         self.sync_takes = DurationMs(0);
         let names: Vec<TopicName> = self.book.iter().map(|(name, _)| name.clone()).collect();
         names.iter().for_each(|name| self.release(name.as_str()));
-        for id in self.ids() {
-            if self.state(id) == State::Paused {
-                self.verb(id, Event::Resume).unwrap();
-            }
-        }
-        for _ in 0..10_000 {
-            let unfinished = self
-                .ids()
-                .into_iter()
-                .filter(|id| !self.state(*id).is_ended())
-                .count();
-            if unfinished == 0 {
+        let mut unfinished = Vec::new();
+        for _ in 0..1_000 {
+            unfinished = self.ids();
+            unfinished.retain(|id| !self.state(*id).is_ended());
+            if unfinished.is_empty() {
                 return;
             }
             let topics: BTreeSet<TopicName> = self
@@ -584,6 +578,10 @@ impl Shell {
             let topics: Vec<&str> = topics.iter().map(TopicName::as_str).collect();
             self.lease(&topics, 100);
             for id in self.ids() {
+                // Also what was held meanwhile, since nobody could say whether it was done.
+                if self.state(id) == State::Paused {
+                    self.verb(id, Event::Resume).unwrap();
+                }
                 let task = self.task(id);
                 if self.place(id) == Place::Awaiting {
                     let (result, token) = (None, None);
@@ -597,7 +595,9 @@ impl Shell {
             let wanted = self.core.next_in_ms(self.now()).unwrap_or(1);
             self.pass(DurationMs(wanted.unsigned_abs()));
         }
-        panic!("a task does not end");
+        let stuck = unfinished.into_iter();
+        let stuck: Vec<_> = stuck.map(|id| (self.place(id), self.task(id))).collect();
+        panic!("tasks do not end at {:?}: {stuck:#?}", self.now());
     }
 }
 
@@ -713,6 +713,7 @@ impl Disk {
     /// Writes a batch that was closed at `now`, and gives the tasks that are written.
     fn commit(&mut self, batch: &mut Batch, now: Now) -> Vec<Task> {
         let mut written = Vec::new();
+        let mut owed = Vec::new();
         for (key, change) in batch.changes() {
             let before = match key {
                 RecordKey::Task(id) => self.task(id),
@@ -731,8 +732,15 @@ impl Disk {
                 && let Some(after) = self.task(id)
             {
                 assert_may_follow(before.as_ref(), &after, now);
+                if before.is_none_or(|before| before.state != after.state) {
+                    owed.extend(callback::id_of(&after));
+                }
                 written.push(after);
             }
+        }
+        for callback in owed {
+            let is_there = self.records.contains_key(&RecordKey::Task(callback));
+            assert!(is_there, "who is told of an end is written with it");
         }
         written
     }

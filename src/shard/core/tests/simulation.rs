@@ -96,7 +96,7 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
         total,
         retry,
         any::<bool>(),
-        (verify, stages),
+        (verify, stages, option::weighted(0.2, Just(()))),
     )
         .prop_map(
             |(
@@ -107,7 +107,7 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
                 total,
                 (retry_after, attempts),
                 at_most_once,
-                (verify, stages),
+                (verify, stages, called_back),
             )| {
                 let mut fixture = action
                     .topic(topic)
@@ -121,6 +121,9 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
                 }
                 if at_most_once {
                     fixture = fixture.at_most_once();
+                }
+                if called_back.is_some() {
+                    fixture = fixture.called_back();
                 }
                 if let Some(on_no_answer) = verify {
                     fixture = fixture.verified(on_no_answer);
@@ -401,7 +404,7 @@ fn event_of(verb: Verb, now: Now) -> Event {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
 
     #[test]
     fn in_any_life_all_holds_that_must_and_everything_comes_to_an_end(

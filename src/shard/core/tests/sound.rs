@@ -88,6 +88,8 @@ fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
             },
         };
         assert!(suits, "{id} is {} and stands in {place:?}", task.state);
+        let row = core.table.row(*id).unwrap();
+        assert_eq!(row.calls_back, task.calls_back());
         assert_eq!(task.live.is_some(), task.state.is_in_flight());
         assert_eq!(task.ended_at.is_some(), task.state.is_ended());
         let line = match place {

@@ -35,6 +35,11 @@ impl SegmentId {
     }
 }
 
+/// The bookmark's name, beside the segments.
+pub(super) const BOOKMARK: &str = "bookmark";
+/// No bookmark is longer.
+const BOOKMARK_BYTES_MAX: u64 = 64;
+
 /// The directory that segments live in. [`JournalDirectory`] is the real one; tests have one that tears, drops
 /// and fails.
 pub trait JournalFiles: Send {
@@ -54,11 +59,15 @@ pub trait JournalFiles: Send {
     fn open(&self, id: SegmentId) -> io::Result<Box<dyn SegmentFile>>;
     /// Removes a segment.
     fn remove(&self, id: SegmentId) -> io::Result<()>;
-    /// Makes the names of created segments durable.
+    /// The bookmark, as far as it is there.
+    fn read_bookmark(&self) -> io::Result<Vec<u8>>;
+    /// Opens the bookmark for writing, and makes one if there is none.
+    fn open_bookmark(&self) -> io::Result<Box<dyn SegmentFile>>;
+    /// Makes the names of what was created durable.
     fn sync_directory(&self) -> io::Result<()>;
 }
 
-/// A segment that is open for writing.
+/// A segment or a bookmark that is open for writing.
 pub trait SegmentFile: Send {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
@@ -113,11 +122,7 @@ impl JournalFiles for JournalDirectory {
     }
 
     fn read(&self, id: SegmentId, bytes_max: u64) -> io::Result<Vec<u8>> {
-        let file = File::open(self.path(id))?;
-        let length = file.metadata()?.len().min(bytes_max);
-        let mut bytes = Vec::with_capacity(usize::try_from(length).map_err(io::Error::other)?);
-        file.take(length).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        read(&self.path(id), bytes_max)
     }
 
     fn create(&self, id: SegmentId, bytes: u64) -> io::Result<Box<dyn SegmentFile>> {
@@ -139,9 +144,30 @@ impl JournalFiles for JournalDirectory {
         fs::remove_file(self.path(id))
     }
 
+    fn read_bookmark(&self) -> io::Result<Vec<u8>> {
+        match read(&self.path.join(BOOKMARK), BOOKMARK_BYTES_MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            read => read,
+        }
+    }
+
+    fn open_bookmark(&self) -> io::Result<Box<dyn SegmentFile>> {
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false);
+        Ok(Box::new(options.open(self.path.join(BOOKMARK))?))
+    }
+
     fn sync_directory(&self) -> io::Result<()> {
         self.handle.sync_all()
     }
+}
+
+fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len().min(bytes_max);
+    let mut bytes = Vec::with_capacity(usize::try_from(length).map_err(io::Error::other)?);
+    file.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 impl SegmentFile for File {

@@ -32,7 +32,7 @@ pub(super) fn next_good(
         let last = match header.kind {
             Kind::Changes => header.sequence.saturating_sub(1),
             Kind::Footnote => header.durable_through,
-            Kind::Opening => return None,
+            Kind::Opening | Kind::Bookmark => return None,
         };
         (header.epoch == epoch && last + 1 >= expected).then_some((at, last))
     })
@@ -114,6 +114,40 @@ impl Opening {
     }
 }
 
+/// How far a journal is safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bookmark {
+    /// The last segment.
+    pub(super) segment: SegmentId,
+    /// Its owner's.
+    pub(super) epoch: ShardEpoch,
+    /// The last frame that was synced.
+    pub(super) sequence: u64,
+}
+
+impl Bookmark {
+    pub(super) fn encode(&self, buffer: &mut Vec<u8>) {
+        let header = Header {
+            kind: Kind::Bookmark,
+            segment: self.segment,
+            epoch: self.epoch,
+            sequence: self.sequence,
+            durable_through: self.sequence,
+        };
+        header.encode(&[], buffer);
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let segment = SegmentId(u64_at(bytes.get(..HEADER_BYTES)?, 16));
+        let header = Decoded::read(bytes, segment).ok()?.header;
+        (header.kind == Kind::Bookmark).then_some(Self {
+            segment,
+            epoch: header.epoch,
+            sequence: header.sequence,
+        })
+    }
+}
+
 /// A segment as somebody follows it who does not write it: how far its frames were read.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::local) struct Followed {
@@ -185,6 +219,7 @@ pub(super) enum Kind {
     Opening = 1,
     Changes = 2,
     Footnote = 3,
+    Bookmark = 4,
 }
 
 /// What a frame says of itself, less what only guards it (magic, checksum, version, length).
@@ -258,6 +293,7 @@ impl<'a> Decoded<'a> {
             1 => Kind::Opening,
             2 => Kind::Changes,
             3 if payload_bytes == 8 => Kind::Footnote,
+            4 if payload_bytes == 0 => Kind::Bookmark,
             _ => return Err("the frame's kind is unknown"),
         };
         let header = Header {

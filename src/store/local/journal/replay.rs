@@ -2,11 +2,11 @@
 
 use std::io;
 
-use super::files::{JournalFiles, SegmentId};
-use super::frame::{Decoded, Kind, Opening, next_good, payloads_in, u64_at, witness};
+use super::files::{BOOKMARK, JournalFiles, SegmentId};
+use super::frame::{Bookmark, Decoded, Kind, Opening, next_good, payloads_in, u64_at, witness};
 use super::{
     Frame, Journal, JournalError, Lost, Met, OPENING_BYTES, SEGMENT_BYTES_MAX, Segment, State,
-    Unwitnessed, corrupt,
+    Unwitnessed, bookmark_error, corrupt,
 };
 
 impl Journal {
@@ -21,6 +21,7 @@ impl Journal {
         let id = opening.id;
         let seal = next.and_then(|next| next.previous).map(|(_, seal)| seal);
         let bytes = self.read(id, seal.unwrap_or(SEGMENT_BYTES_MAX))?;
+        let known = after.max(self.bookmarked);
         let mut at = OPENING_BYTES as usize;
         let mut witnessed = 0;
         let mut torn = None;
@@ -51,11 +52,11 @@ impl Journal {
                     at += found.bytes;
                     self.last_sequence = expected;
                 }
-                Err(why) if seal.is_some() || expected <= after || witness(rest, id, expected) => {
+                Err(why) if seal.is_some() || expected <= known || witness(rest, id, expected) => {
                     let goes_on = next_good(rest, id, opening.epoch, expected);
                     let (bytes, last) = goes_on.unwrap_or_else(|| {
                         let end = seal.map_or(bytes.len(), |seal| seal as usize);
-                        let last = next.map_or(after, |next| next.after);
+                        let last = next.map_or(known, |next| next.after);
                         (end.saturating_sub(at).max(1), last.max(expected - 1))
                     });
                     let lost = Lost {
@@ -89,7 +90,8 @@ impl Journal {
             after: opening.after,
             end: at as u64,
         });
-        if next.is_none() {
+        // Up to the bookmark all was synced.
+        if next.is_none() && self.last_sequence > self.bookmarked {
             self.state = State::Replayed(Some(Unwitnessed {
                 id,
                 offset: witnessed as u64,
@@ -130,6 +132,31 @@ impl Journal {
         }
         Ok(bytes.iter().any(|byte| *byte != 0).then_some((id, 0)))
     }
+}
+
+/// How far the last segment, `head`, is known to be safe by the bookmark; 0 if that says nothing of it.
+pub(super) fn bookmarked_in(
+    files: &dyn JournalFiles,
+    head: Option<SegmentId>,
+) -> Result<u64, JournalError> {
+    let bytes = files.read_bookmark();
+    let bytes = bytes.map_err(bookmark_error(files, "reading"))?;
+    let Some(bookmark) = Bookmark::decode(&bytes) else {
+        if !bytes.is_empty() {
+            let file = files.directory().join(BOOKMARK);
+            tracing::warn!(file = %file.display(), "it does not read back: whether the journal ends where it did can't be told");
+        }
+        return Ok(0);
+    };
+    let segment = bookmark.segment;
+    if Some(segment) > head {
+        let why = format!("it is missing or was overwritten, yet the {BOOKMARK} is in it");
+        return Err(corrupt(files, segment, 0, why));
+    }
+    Ok(match Some(segment) == head {
+        true => bookmark.sequence,
+        false => 0,
+    })
 }
 
 /// The segments that count, oldest first: from the last one that was begun back to the one that holds `after`.

@@ -12,8 +12,8 @@ use self::disk::Disk;
 use super::*;
 
 const SECTOR: usize = 64;
-/// An opening, fifteen frames of 64 bytes and a footnote.
-const SMALL_SEGMENT: u64 = 17 * 64;
+/// An opening and fifteen frames of 64 bytes.
+const SMALL_SEGMENT: u64 = 16 * 64;
 const HEADER: u64 = HEADER_BYTES as u64;
 
 type Read = (Journal, Vec<(u64, Vec<u8>)>);
@@ -106,6 +106,7 @@ fn what_was_appended_is_replayed_from_real_files() {
 #[test]
 fn a_frame_torn_at_any_length_is_cut_and_all_before_it_stay() {
     let (disk, journal) = written(5);
+    disk.lose_bookmark();
     let end = usize::try_from(journal.end()).unwrap();
     for length in end - 64..end {
         for refilled in [false, true] {
@@ -129,11 +130,9 @@ fn a_frame_torn_at_any_length_is_cut_and_all_before_it_stay() {
 #[test]
 fn a_segment_torn_at_any_length_of_its_beginning_was_never_begun() {
     let (disk, mut journal) = written(3);
-    let before = disk.bytes_of(1);
     journal.start_epoch(ShardEpoch(2)).unwrap();
     journal.append(&[b"first of its segment"]).unwrap();
-    disk.tamper(1, |bytes| *bytes = before);
-    disk.lose_footnote(&journal);
+    disk.lose_bookmark();
     for length in 0..OPENING_BYTES as usize {
         for frame_is_there in [false, true] {
             let torn = disk.copy();
@@ -198,24 +197,80 @@ fn a_flipped_bit_in_a_durable_frame_is_an_error_that_names_file_and_offset() {
 }
 
 #[test]
-fn a_flipped_bit_in_the_last_frame_is_an_error_and_in_its_footnote_harmless() {
+fn a_last_frame_that_is_rotten_zeroed_or_cut_off_is_an_error_and_so_is_nothing_else() {
     let (disk, journal) = written(5);
-    let last = journal.end() - 64;
-    for position in last..last + 64 + FOOTNOTE_BYTES {
+    let (last, end) = (journal.end() - 64, journal.end());
+    let named = (disk.path(SegmentId(1)), last);
+    for position in last..end {
         let rotten = disk.copy();
         rotten.tamper(1, |bytes| bytes[position as usize] ^= 0x10);
-        if position < last + 64 {
-            assert_eq!(damage(open(&rotten, 0)), (disk.path(SegmentId(1)), last));
-        } else {
-            assert_eq!(sequences(&rotten, 0), [1, 2, 3, 4, 5]);
+        assert_eq!(damage(open(&rotten, 0)), named);
+    }
+    let zeroed = disk.copy();
+    zeroed.tamper(1, |bytes| bytes[last as usize..].fill(0));
+    assert_eq!(damage(open(&zeroed, 0)), named);
+    for length in last..end {
+        let cut = disk.copy();
+        cut.tamper(1, |bytes| bytes.truncate(length as usize));
+        assert_eq!(damage(open(&cut, 0)), named, "{length}");
+    }
+    disk.tamper(1, |bytes| bytes.truncate(end as usize));
+    assert_eq!(sequences(&disk, 0), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_bookmark_that_is_damaged_or_old_says_less_and_nothing_wrong() {
+    let (disk, mut journal) = written(4);
+    let mut old = Vec::new();
+    disk.tamper_bookmark(|bytes| old = bytes.clone());
+    journal.append(&[&[1; 16]]).unwrap();
+    for position in 0..HEADER_BYTES {
+        let bad = disk.copy();
+        bad.tamper_bookmark(|bytes| bytes[position] ^= 0x10);
+        assert_eq!(sequences(&bad, 0), [1, 2, 3, 4, 5]);
+        bad.tamper_bookmark(|bytes| bytes.truncate(position));
+        assert_eq!(sequences(&bad, 0), [1, 2, 3, 4, 5]);
+    }
+    disk.tamper_bookmark(|bytes| *bytes = old);
+    assert_eq!(sequences(&disk, 0), [1, 2, 3, 4, 5]);
+    let last = journal.end() as usize - 64;
+    disk.tamper(1, |bytes| bytes[last..].fill(0));
+    assert_eq!(sequences(&disk, 0), [1, 2, 3, 4]);
+    disk.tamper(1, |bytes| bytes[last - 64..].fill(0));
+    assert_eq!(damage(open(&disk, 0)).1, last as u64 - 64);
+}
+
+#[test]
+fn what_a_bookmark_covers_is_not_written_again() {
+    for is_covered in [true, false] {
+        let (disk, _) = written(3);
+        if !is_covered {
+            disk.lose_bookmark();
         }
+        let (mut next, _) = open(&disk, 0).unwrap();
+        // The opening of its own segment takes two.
+        disk.fail_sync_after(2, false);
+        assert_eq!(next.start_epoch(ShardEpoch(2)).is_ok(), is_covered);
     }
 }
 
 #[test]
-fn a_bad_last_frame_without_its_footnote_is_cut_unless_a_checkpoint_knows_better() {
+fn a_bookmark_of_a_zombie_covers_nothing_of_its_successor() {
+    let (disk, mut zombie) = written(3);
+    let (mut owner, _) = open(&disk, 0).unwrap();
+    owner.start_epoch(ShardEpoch(2)).unwrap();
+    for _ in 0..3 {
+        zombie.append(&[b"too late"]).unwrap();
+    }
+    let (mut next, frames) = open(&disk, 0).unwrap();
+    assert_eq!(frames.len(), 3);
+    next.start_epoch(ShardEpoch(3)).unwrap();
+}
+
+#[test]
+fn a_bad_last_frame_without_a_bookmark_is_cut_unless_a_checkpoint_knows_better() {
     let (disk, journal) = written(5);
-    disk.lose_footnote(&journal);
+    disk.lose_bookmark();
     let last = journal.end() - 64;
     for position in last..last + 64 {
         let rotten = disk.copy();
@@ -223,6 +278,25 @@ fn a_bad_last_frame_without_its_footnote_is_cut_unless_a_checkpoint_knows_better
         assert_eq!(sequences(&rotten, 0), [1, 2, 3, 4]);
         assert_eq!(damage(open(&rotten, 5)), (disk.path(SegmentId(1)), last));
     }
+}
+
+#[test]
+fn in_a_journal_from_before_bookmarks_the_footnote_is_the_witness() {
+    let (disk, journal) = written(5);
+    let last = journal.end() - 64;
+    disk.footnote(&journal, 0);
+    assert_eq!(sequences(&disk, 0), [1, 2, 3, 4, 5]);
+    for position in last..last + 64 + FOOTNOTE_BYTES {
+        let rotten = disk.copy();
+        rotten.tamper(1, |bytes| bytes[position as usize] ^= 0x10);
+        match position < last + 64 {
+            true => assert_eq!(damage(open(&rotten, 0)), (disk.path(SegmentId(1)), last)),
+            false => assert_eq!(sequences(&rotten, 0), [1, 2, 3, 4, 5]),
+        }
+    }
+    let (disk, journal) = written(5);
+    disk.footnote(&journal, 2);
+    assert_eq!(damage(open(&disk, 0)), (disk.path(SegmentId(2)), 0));
 }
 
 #[test]
@@ -234,7 +308,12 @@ fn a_last_segment_that_is_lost_is_missed() {
             false => assert_eq!(journal.append(&[&[0; 300]]).unwrap(), 13),
         }
         assert_eq!(disk.ids(), [1, 2]);
+        let blank = disk.copy();
+        blank.tamper(2, |bytes| bytes.fill(0));
+        assert_eq!(damage(open(&blank, 0)), (disk.path(SegmentId(2)), 0));
         disk.remove(SegmentId(2)).unwrap();
+        assert_eq!(damage(open(&disk, 0)), (disk.path(SegmentId(2)), 0));
+        disk.remove(SegmentId(1)).unwrap();
         assert_eq!(damage(open(&disk, 0)), (disk.path(SegmentId(2)), 0));
     }
 }
@@ -253,7 +332,7 @@ fn a_cut_is_told_once_and_a_clean_end_not_at_all() {
     let (disk, journal) = written(2);
     let (clean, _) = open(&disk, 0).unwrap();
     assert_eq!(clean.torn_at(), None);
-    disk.lose_footnote(&journal);
+    disk.lose_bookmark();
     let last = journal.end() - 64;
     disk.tamper(1, |bytes| bytes[last as usize + 50] ^= 1);
     let (mut next, _) = open(&disk, 0).unwrap();
@@ -462,8 +541,8 @@ fn misuse_is_refused_and_leaves_the_journal_whole() {
 
 #[test]
 fn a_length_that_lies_allocates_nothing_and_a_later_format_is_not_cut() {
-    let (disk, journal) = written(1);
-    disk.lose_footnote(&journal);
+    let (disk, _) = written(1);
+    disk.lose_bookmark();
     for lie in [u32::MAX, FRAME_BYTES_MAX as u32, 2_000] {
         let lying = disk.copy();
         lying.tamper(1, |bytes| {

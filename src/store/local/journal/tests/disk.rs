@@ -10,6 +10,9 @@ use parking_lot::Mutex;
 use super::super::*;
 use super::SECTOR;
 
+/// The bookmark's name, which is no segment's.
+const BOOKMARK_ID: SegmentId = SegmentId(0);
+
 /// A disk in memory that can lose what was not synced. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Disk(pub(super) Arc<Mutex<Platters>>);
@@ -118,10 +121,29 @@ impl Disk {
     }
 
     /// As after a power cut that came right behind the last sync.
-    pub(super) fn lose_footnote(&self, journal: &Journal) {
+    pub(super) fn lose_bookmark(&self) {
+        self.remove(BOOKMARK_ID).unwrap();
+    }
+
+    /// Writes behind the last frame what journals from before bookmarks have there, and no bookmark.
+    pub(super) fn footnote(&self, journal: &Journal, next: u64) {
+        self.lose_bookmark();
         let last = journal.segments.back().unwrap();
-        let (id, end) = (last.id.0, last.end as usize);
-        self.tamper(id, |bytes| bytes[end..].fill(0));
+        let header = Header {
+            kind: Kind::Footnote,
+            segment: last.id,
+            epoch: journal.last_epoch.unwrap(),
+            sequence: journal.last_sequence,
+            durable_through: journal.last_sequence,
+        };
+        let mut footnote = Vec::new();
+        header.encode(&[&next.to_le_bytes()], &mut footnote);
+        self.tamper(last.id.0, |bytes| put(bytes, last.end as usize, &footnote));
+    }
+
+    /// Changes the bookmark behind everybody's back.
+    pub(super) fn tamper_bookmark(&self, change: impl FnOnce(&mut Vec<u8>)) {
+        self.tamper(BOOKMARK_ID.0, change);
     }
 
     pub(super) fn bytes_of(&self, id: u64) -> Vec<u8> {
@@ -131,7 +153,8 @@ impl Disk {
     /// A second disk with the same contents, everything on it durable.
     pub(super) fn copy(&self) -> Self {
         let copy = Self::default();
-        for id in self.list().unwrap() {
+        let ids: Vec<SegmentId> = self.0.lock().names.keys().copied().collect();
+        for id in ids {
             copy.create(id, 0).unwrap();
             copy.tamper(id.0, |bytes| *bytes = self.bytes_of(id.0));
         }
@@ -158,7 +181,9 @@ impl JournalFiles for Disk {
     }
 
     fn list(&self) -> io::Result<Vec<SegmentId>> {
-        Ok(self.0.lock().names.keys().copied().collect())
+        let platters = self.0.lock();
+        let segments = platters.names.keys().copied();
+        Ok(segments.filter(|id| *id != BOOKMARK_ID).collect())
     }
 
     fn read(&self, id: SegmentId, bytes_max: u64) -> io::Result<Vec<u8>> {
@@ -191,6 +216,18 @@ impl JournalFiles for Disk {
     fn remove(&self, id: SegmentId) -> io::Result<()> {
         let removed = self.0.lock().names.remove(&id);
         removed.map(drop).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    fn read_bookmark(&self) -> io::Result<Vec<u8>> {
+        match self.inode(BOOKMARK_ID) {
+            Ok(inode) => Ok(inode.lock().cached.clone()),
+            Err(_) => Ok(Vec::new()),
+        }
+    }
+
+    fn open_bookmark(&self) -> io::Result<Box<dyn SegmentFile>> {
+        let opened = self.writer(BOOKMARK_ID);
+        opened.or_else(|_| self.create(BOOKMARK_ID, 0))
     }
 
     fn sync_directory(&self) -> io::Result<()> {

@@ -81,6 +81,16 @@ fn a_sealed_segment_that_was_cut_short_costs_what_is_gone_and_no_segment_behind_
 }
 
 #[test]
+fn a_last_segment_that_was_cut_short_costs_what_the_bookmark_knows_of() {
+    let (disk, _) = written(5);
+    disk.tamper(1, |bytes| bytes.truncate(64 * 4));
+    let (mut mended, good, lost) = salvaged(&disk, 0);
+    assert_eq!((good, ranges(&lost)), (vec![1, 2, 3], vec![(4, 5)]));
+    mended.start_epoch(ShardEpoch(2)).unwrap();
+    assert_eq!(mended.append(&[&[0; 16]]).unwrap(), 6);
+}
+
+#[test]
 fn a_new_owner_after_a_salvage_goes_on_and_the_damage_is_still_there() {
     for n in [2, 5] {
         let (disk, _) = written(5);
