@@ -189,12 +189,14 @@ sections! {
     push: PushConfig {
         /// Whether targets in private networks may be called.
         allow_private: bool = false;
-        /// Attempts that may run at a time, all shards together.
-        running: usize = 512, within 1..=1_000_000, "from 1 to 1000000";
+        /// A PEM file with root certificates that are trusted beside the machine's; none = those alone.
+        root_certificates: Option<PathBuf> = None;
+        /// Attempts that may run at a time, all shards together; fewer if there are not enough descriptors.
+        running: usize = 10_000, within 1..=1_000_000, "from 1 to 1000000";
         /// Questions of polls that may be out at a time, beside them; and as many last ones.
         questions: usize = 256, within 1..=1_000_000, "from 1 to 1000000";
         /// Of either, those to one host and port; each shard may have its part, rounded up.
-        per_host: usize = 128, within 1..=1_000_000, "from 1 to 1000000";
+        per_host: usize = 256, within 1..=1_000_000, "from 1 to 1000000";
     }
 
     /// `[commands]`: programs that tasks have run on this machine.

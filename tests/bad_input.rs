@@ -290,8 +290,8 @@ fn a_body_that_is_no_json_or_of_another_kind_is_refused_as_a_whole() {
             "a lone surrogate",
             json_type,
             br#"{"topic": "bad.bodies", "payload": "\ud800"}"#.to_vec(),
-            400,
-            "malformed",
+            422,
+            "invalid",
         ),
         (
             "a form",
@@ -405,8 +405,11 @@ fn paths_methods_and_parameters_that_nobody_knows_are_problems_too() {
     ] {
         let reply = api.send(method, path, &[], b"").expect("an answer");
         assert_eq!(reply.problem().0, status, "{method} {path}");
+        assert_eq!(reply.header("allow").is_some(), status == 405, "{path}");
         assert_no_debug_text(&reply);
     }
+    let put = api.send("PUT", "/v1/tasks", &[], b"").expect("an answer");
+    assert_eq!(put.header("allow"), Some("GET, POST"));
     let named = api.get("/v1/tasks?colour=red").json();
     assert_eq!(named["errors"][0]["pointer"], "/colour");
 }

@@ -92,3 +92,28 @@ fn the_bench_of_a_day_accounts_for_every_task_and_judges_what_it_saw() {
     let left = std::fs::read_dir(data.path()).expect("it is still there");
     assert_eq!(left.count(), 0, "files left behind");
 }
+
+#[test]
+fn the_bench_of_actions_sets_each_beside_the_bare_client() {
+    let data = tempfile::tempdir().expect("a directory");
+    let mut bench = command(&["bench", "actions", "--tasks", "1000", "--json", "--dir"]);
+    let output = bench.arg(data.path()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    let figures = report["figures"].as_array().expect("figures");
+    let named = |name: &str| figures.iter().find(|figure| figure["name"] == name);
+    for name in ["handler_per_s", "pull_per_s", "push_per_s"] {
+        let figure = named(name).unwrap_or_else(|| panic!("no {name} in {report:#}"));
+        assert!(figure["value"].as_f64() > Some(0.0), "{figure}");
+        assert!(figure["beside"]["value"].as_f64() > Some(0.0), "{figure}");
+        assert!(figure["ratio"].is_number(), "{figure}");
+    }
+    for name in ["late_p50_ms", "late_p99_ms", "late_max_ms"] {
+        let late = named(name).and_then(|figure| figure["value"].as_f64());
+        assert!(late >= Some(0.0), "{name} in {report:#}");
+    }
+    assert_eq!(figures.len(), 6, "{report:#}");
+    let left = std::fs::read_dir(data.path()).expect("it is still there");
+    assert_eq!(left.count(), 0, "files left behind");
+}

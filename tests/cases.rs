@@ -1,12 +1,14 @@
 //! Cases from the field: faults of other systems of our kind, as they were reported, and what is right instead.
 //! Those of retries, pauses and leases stand with their subjects.
+#![expect(clippy::print_stdout, reason = "figures are for whoever looks")]
 
 #[expect(dead_code, reason = "each file of tests uses its part")]
 mod support;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -14,9 +16,9 @@ use duetime::{
     Action, Clock, Created, Duetime, DurationMs, HandlerTask, NewTask, State, Target, TopicName,
     WallMs,
 };
-use support::receiver::{Answer, Hit, Receiver, assert_sound, by_task, status};
+use support::receiver::{Answer, Gate, Hit, Receiver, assert_sound, by_task, status};
 use support::service::{Service, Shared};
-use support::{LATE_MS_MAX, Random, fixed, iso, length, ms, now_ms, pass, push, until};
+use support::{LATE_MS_MAX, Over, Random, fixed, iso, length, ms, now_ms, pass, push, until};
 
 static SHARED: Shared = Shared::new();
 
@@ -345,4 +347,221 @@ fn case_39_kill_in_the_middle_of_deliveries_repeats_only_what_was_in_flight_with
         repeated <= 64 && again.len() >= repeated,
         "{repeated} came again"
     );
+}
+
+#[test]
+fn case_22_a_task_that_is_cancelled_never_runs_whatever_comes_between() {
+    let (mut api, receiver) = (
+        Service::with(&[
+            ("DUETIME_SHARDS__COUNT", "1"),
+            ("DUETIME_PUSH__PER_HOST", "2"),
+        ]),
+        Receiver::start(),
+    );
+    let cancelled = |api: &Service, id: &Value| assert_eq!(api.task(id)["state"], "cancelled");
+    // (a) Killed right after the cancel.
+    let url = receiver.on("/killed", &[status(200)]);
+    let killed = api.made(&json!({"topic": "case22", "delay": "PT1S", "action": push(&url)}));
+    api.verb("cancel", &killed["id"], &json!({})).must(200);
+    api.kill_and_start();
+    cancelled(&api, &killed["id"]);
+
+    // (b) Cancelled while no worker is there.
+    let pulled = api.made(&json!({"topic": "case22.pull"}));
+    api.verb("cancel", &pulled["id"], &json!({})).must(200);
+    assert!(api.lease("case22.pull", 10, 200, "PT10S").is_empty());
+    cancelled(&api, &pulled["id"]);
+
+    // (c) Two at a time, and the third is cancelled while it waits behind them.
+    let gate = Gate::default();
+    let url = receiver.on("/held", &[Answer::Held(gate.clone())]);
+    let held = |key: &str| {
+        api.made(
+            &json!({"topic": "case22", "key": key, "action": push(&url), "retry": fixed(50, 1)}),
+        )
+    };
+    let first = [held("one"), held("two")];
+    receiver.wait("/held", 2);
+    let third = held("three");
+    until("it waits for the host", support::SOON, || {
+        api.task(&third["id"])["blocked_by"]
+            .is_string()
+            .then_some(())
+    });
+    api.verb("cancel", &third["id"], &json!({})).must(200);
+    gate.open();
+    for task in &first {
+        api.wait_state(&task["id"], "succeeded");
+    }
+    cancelled(&api, &third["id"]);
+
+    // (d) Cancelled while it runs; the worker completes it then.
+    let leased = api.made(&json!({"topic": "case22.pull"}));
+    let lease = api.lease("case22.pull", 1, 10_000, "PT1M").remove(0);
+    assert_eq!(lease["task"]["id"], leased["id"]);
+    api.verb("cancel", &leased["id"], &json!({})).must(202);
+    assert_eq!(
+        api.say("heartbeat", &lease, json!({})).must(200)["cancelled"],
+        true
+    );
+    assert_eq!(
+        api.say("complete", &lease, json!({"result": 1})).status,
+        409
+    );
+    cancelled(&api, &leased["id"]);
+
+    // Whatever would have come of the first has had its time.
+    let url = receiver.on("/after", &[status(200)]);
+    let due_at = iso(ms(&killed["due_at"]) + 100);
+    api.made(&json!({"topic": "case22", "due_at": due_at, "action": push(&url)}));
+    receiver.wait("/after", 1);
+    assert!(receiver.hits("/killed").is_empty());
+    assert_eq!(receiver.hits("/held").len(), 2);
+}
+
+#[test]
+fn case_32_a_zero_character_comes_back_as_it_went_in_and_half_a_character_is_refused() {
+    let (api, receiver) = (service(), Receiver::start());
+    let zero = json!({"s": "a\0b"});
+    let (sent, half) = (r#"{"s": "a\u0000b"}"#, r#"{"s": "\ud800"}"#);
+    let say = |path: &str, body: String| {
+        let kind = [("content-type", "application/json")];
+        api.send("POST", path, &kind, body.as_bytes())
+            .expect("an answer")
+    };
+    let url = receiver.on(
+        "/case32",
+        &[
+            Answer::Say(200, sent.to_owned()),
+            Answer::Say(200, half.to_owned()),
+        ],
+    );
+    let create = |payload: &str| {
+        let body = format!(
+            r#"{{"topic": "case32", "payload": {payload}, "action": {}}}"#,
+            push(&url)
+        );
+        say("/v1/tasks", body)
+    };
+
+    // A payload, and what a receiver answers.
+    assert_eq!(create(half).problem(), (422, "invalid".to_owned()));
+    let task = create(sent).must(201);
+    let done = api.wait_state(&task["id"], "succeeded");
+    assert_eq!((&done["payload"], &done["result"]), (&zero, &zero));
+    assert_eq!(receiver.wait("/case32", 1)[0].body["payload"], zero);
+    let task = create("1").must(201);
+    let done = api.wait_state(&task["id"], "succeeded");
+    assert_eq!(
+        done["result"],
+        Value::Null,
+        "half a character is no JSON that can be kept"
+    );
+
+    // A worker's result and its error.
+    let leased = |verb: &str| {
+        let task = api.made(&json!({"topic": "case32.pull", "retry": fixed(50, 1)}));
+        let lease = api.lease("case32.pull", 1, 10_000, "PT1M").remove(0);
+        let id = task["id"].as_str().expect("an id").to_owned();
+        let token = lease["token"].clone();
+        (task["id"].clone(), format!("/v1/leases/{id}/{verb}"), token)
+    };
+    let (id, path, token) = leased("complete");
+    let result = |text: &str| say(&path, format!(r#"{{"token": {token}, "result": {text}}}"#));
+    assert_eq!(result(half).problem(), (422, "invalid".to_owned()));
+    result(sent).must(200);
+    assert_eq!(api.task(&id)["result"], zero);
+    let (id, path, token) = leased("fail");
+    let error = |text: &str| {
+        say(
+            &path,
+            format!(r#"{{"token": {token}, "error": {{"code": "odd", "message": "{text}"}}}}"#),
+        )
+    };
+    assert_eq!(error(r"\ud800").problem(), (422, "invalid".to_owned()));
+    error(r"a\u0000b").must(200);
+    assert_eq!(
+        api.wait_state(&id, "dead")["last_outcome"]["error"]["message"],
+        "a\0b"
+    );
+
+    // A name, and a header.
+    let refused = |body: Value| assert_eq!(api.post("/v1/tasks", &body).problem().0, 422, "{body}");
+    refused(json!({"topic": "case32", "key": "a\0b"}));
+    refused(
+        json!({"topic": "case32", "action": {"http": {"url": url, "headers": {"x-odd": "a\0b"}}}}),
+    );
+    for task in api
+        .list("topic=case32")
+        .into_iter()
+        .chain(api.list("topic=case32.pull"))
+    {
+        assert!(!task["ended_at"].is_null(), "{task}");
+    }
+}
+
+/// The case has 100 000 tasks, which takes a minute: `DUETIME_CASE_44=100000`.
+#[test]
+fn case_44_what_is_due_all_at_once_drains_steadily_and_keeps_no_other_topic_waiting() {
+    let many = std::env::var("DUETIME_CASE_44").ok();
+    let many: usize = many.map_or(2_000, |many| many.parse().expect("a number"));
+    let few = (many / 1_000).clamp(20, 100);
+    let (api, receiver) = (Service::start(), Receiver::start());
+    let slow = || [Answer::Later(Duration::from_millis(5), 200, String::new())];
+    let (url_a, url_b) = (receiver.on("/a", &slow()), receiver.on("/b", &slow()));
+    // Time enough to create them all.
+    let at_ms = now_ms() + 2_000 + i64::try_from(many / 2).expect("a small number");
+    let due_a = due_at_once(&api, "case44.a", &url_a, many, at_ms);
+    let due_b = due_at_once(&api, "case44.b", &url_b, few, at_ms);
+    let due_later = due_at_once(&api, "case44.later", &url_b, few / 2, at_ms + 3_000);
+    assert!(now_ms() < at_ms, "they were made too slowly");
+
+    let over = AtomicBool::new(false);
+    let mut slowest = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let mut took = Vec::new();
+            while !over.load(Ordering::Acquire) {
+                let begun = Instant::now();
+                api.made(&json!({"topic": "case44.api", "delay": "P1D"}));
+                took.push(begun.elapsed());
+            }
+            took
+        });
+        let over = Over(&over);
+        let end = Instant::now() + Duration::from_secs(30) + Duration::from_millis(2 * many as u64);
+        until("all have come", end - Instant::now(), || {
+            (receiver.count() >= many + few + few / 2).then_some(())
+        });
+        drop(over);
+        asking.join().expect("it was answered")
+    });
+    slowest.sort_unstable();
+    let p99 = slowest[slowest.len() * 99 / 100];
+    assert!(p99 < Duration::from_millis(500), "{p99:?}");
+
+    let (hits_a, hits_b) = (receiver.hits("/a"), receiver.hits("/b"));
+    let late = |hits: &[Hit], due: &HashMap<String, i64>| {
+        let ours = hits.iter().filter(|hit| due.contains_key(&hit.id()));
+        let late: Vec<_> = ours.map(|hit| hit.at_ms - due[&hit.id()]).collect();
+        assert_eq!(late.len(), due.len(), "each once");
+        late
+    };
+    for due in [&due_b, &due_later] {
+        let latest = late(&hits_b, due).into_iter().max();
+        assert!(
+            latest.is_some_and(|late| late < 2_000),
+            "{latest:?} ms late"
+        );
+    }
+    let mut late = late(&hits_a, &due_a);
+    assert!(late.iter().all(|late| *late >= 0));
+    late.sort_unstable();
+    // Half of them in about half of the time: the rate holds.
+    let (half, all) = (late[many / 2], late[many - 1]);
+    println!("{many} in {all} ms, half of them in {half} ms; API p99 {p99:?}");
+    assert!(
+        all <= 2 * half + 2_000,
+        "{half} ms for half, {all} ms for all"
+    );
+    assert_all_succeeded(&api, "case44.b", few);
 }

@@ -1,10 +1,11 @@
 //! Three ways to end one task: a question's answer, somebody outside, the end of its time.
+#![expect(clippy::print_stdout, reason = "figures are for whoever looks")]
 
 #[expect(dead_code, reason = "each file of tests uses its part")]
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -340,4 +341,61 @@ fn what_was_done_though_its_answer_was_lost_is_not_pushed_again() {
     assert_eq!(api.attempts(&done["id"]).len(), 1);
     let bad = json!({"topic": "lost", "verify": {"http": {"url": "http://127.0.0.1:1/"}, "done_if": "(", "on_no_answer": "fire"}});
     assert_eq!(api.post("/v1/tasks", &bad).problem().0, 422);
+}
+
+#[test]
+fn ten_polls_that_wait_for_minutes_use_no_slot_and_others_pass_at_full_speed() {
+    const OTHERS: usize = 1_000;
+    let (api, receiver) = (
+        Service::with(&[
+            ("DUETIME_SHARDS__COUNT", "1"),
+            ("DUETIME_PUSH__RUNNING", "8"),
+            ("DUETIME_PUSH__QUESTIONS", "2"),
+        ]),
+        Receiver::start(),
+    );
+    let mut rounds = 0..;
+    let mut time_of_others = || {
+        let round = rounds.next().expect("there are more numbers");
+        let path = format!("/others/{round}");
+        let url = receiver.on(&path, &[status(200)]);
+        let due_at = support::iso(support::now_ms() + 1_500);
+        let one = |n| json!({"topic": "others", "key": format!("{round}.{n}"), "due_at": due_at, "action": push(&url)});
+        let items: Vec<_> = (0..OTHERS).map(one).collect();
+        let made = api.made_many(&items);
+        let hits = receiver.wait(&path, OTHERS);
+        let last = hits.iter().map(|hit| hit.at_ms).max();
+        last.expect("they came") - ms(&made[0]["due_at"])
+    };
+    // The machine may be busy with other things for a while: the better of two counts.
+    let mut best_of_two = || time_of_others().min(time_of_others()).max(1);
+    let alone_ms = best_of_two();
+    // Two may be asked at a time, and all ten are: none of them keeps its slot until it is asked again.
+    let begun = Instant::now();
+    let url = receiver.on("/waits", &[wait()]);
+    let polls: Vec<_> = (0..10)
+        .map(|_| api.made(&json!({"topic": "waits", "action": poll(&url, "PT5M")})))
+        .collect();
+    receiver.wait("/waits", 10);
+    for task in &polls {
+        let task = api.wait_state(&task["id"], "retrying");
+        assert_eq!(task["waiting_for"], "poll");
+    }
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "none waited for another"
+    );
+    let beside_ms = best_of_two();
+    println!(
+        "{OTHERS} pushes: {alone_ms} ms alone, {beside_ms} ms beside ten polls that wait, ratio {:.2}",
+        alone_ms as f64 / beside_ms as f64
+    );
+    assert!(
+        beside_ms <= 2 * alone_ms + 100,
+        "{alone_ms} ms alone, {beside_ms} ms beside them"
+    );
+    for task in &polls {
+        assert_eq!(api.task(&task["id"])["waiting_for"], "poll");
+    }
+    assert_eq!(receiver.hits("/waits").len(), 10, "asked once each");
 }

@@ -14,9 +14,11 @@
 //! Without `--url` the service is one of this process, on a directory that is removed afterwards; memory and
 //! disk per pending task are measured first, while the process is fresh.
 //!
+//! `duetime bench actions` measures starts a second by action: see `actions`.
 //! `duetime bench store` measures the engine alone, without HTTP and with many more tasks: see `store`.
 //! `duetime bench day` runs the load of a day for half an hour, and looks whether anything grows: see `day`.
 
+mod actions;
 mod day;
 mod load;
 mod machine;
@@ -62,15 +64,32 @@ pub struct Args {
     dir: Option<PathBuf>,
 }
 
-/// What is measured instead of the service.
+/// What else is measured.
 #[derive(clap::Subcommand, Debug)]
 enum Of {
+    /// Measure starts a second: handlers, workers that pull, HTTP pushes beside the bare client; and how late they are
+    #[command(after_help = "Example:\n  duetime bench actions --dir /var/tmp --json")]
+    Actions(ActionsArgs),
     /// Measure the engine alone, with many tasks: commits, creates, memory, disk, restart, cancels, a burst
     #[command(after_help = "Example:\n  duetime bench store --tasks 10000000 --data /var/tmp")]
     Store(store::Args),
     /// Run the load of a day of 100 million tasks for a while: is memory flat, is the disk, is all on time?
     #[command(after_help = "Example:\n  duetime bench day --minutes 30 --data /var/tmp")]
     Day(day::Args),
+}
+
+/// Measures starts a second by action.
+#[derive(clap::Args, Debug)]
+struct ActionsArgs {
+    /// How many tasks of each
+    #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    tasks: u64,
+    /// Measure a running service instead of one of this process; its `bench.…` topics keep the tasks
+    #[arg(long, value_name = "URL", value_parser = parse_url)]
+    url: Option<Url>,
+    /// Where the data is kept while it runs [default: the machine's temporary directory]
+    #[arg(long, value_name = "DIR", conflicts_with = "url")]
+    dir: Option<PathBuf>,
 }
 
 /// What has to be known of all figures.
@@ -101,6 +120,10 @@ enum Measure {
     Cancel,
     /// Tasks that end by themselves, all due at one instant
     Ended,
+    /// Tasks of a handler, all due at one instant
+    Handler,
+    /// Tasks that four workers pull, 100 at a time
+    Pull,
     /// HTTP pushes, all due at one instant
     Push,
     /// How late 500 starts a second are
@@ -129,14 +152,33 @@ impl Measure {
 /// When the service can't be started or reached, or answers anything but what was expected; the figures so far
 /// are shown all the same.
 pub fn run(args: Args, json: bool) -> Result<(), Failure> {
-    match args.of {
+    let run = match args.of {
         Some(Of::Store(args)) => return store::run(args, json),
         Some(Of::Day(args)) => return day::run(args, json),
-        None => {}
-    }
+        Some(Of::Actions(args)) => Run {
+            url: args.url,
+            dir: args.dir,
+            only: vec![
+                Measure::Handler,
+                Measure::Pull,
+                Measure::Push,
+                Measure::Lateness,
+            ],
+            scale: Scale::of_actions(usize::try_from(args.tasks).unwrap_or(usize::MAX)),
+        },
+        None => Run {
+            url: args.url,
+            dir: args.dir,
+            only: args.only,
+            scale: match args.quick {
+                true => Scale::quick(args.pending),
+                false => Scale::usual(args.pending),
+            },
+        },
+    };
     let (report, ended) = actix_web::rt::System::new().block_on(async {
         tokio::select! {
-            measured = bench(&args) => measured,
+            measured = bench(run) => measured,
             _ = tokio::signal::ctrl_c() => Err(Failure::new("stopped by ctrl-c")),
         }
     })?;
@@ -165,20 +207,23 @@ fn progress(steps: usize) -> ProgressBar {
     bar
 }
 
-async fn bench(args: &Args) -> Result<(Report<Measure>, Result<(), Failure>), Failure> {
-    let scale = if args.quick {
-        Scale::quick(args.pending)
-    } else {
-        Scale::usual(args.pending)
-    };
-    let site = match &args.url {
+/// What is measured, and where.
+struct Run {
+    url: Option<Url>,
+    dir: Option<PathBuf>,
+    only: Vec<Measure>,
+    scale: Scale,
+}
+
+async fn bench(run: Run) -> Result<(Report<Measure>, Result<(), Failure>), Failure> {
+    let site = match &run.url {
         Some(url) => Site::elsewhere(url).await?,
-        None => Site::own(args.dir.as_deref()).await?,
+        None => Site::own(run.dir.as_deref()).await?,
     };
     let mut report = Report::new(Machine::look(), site.words(), NOTE);
-    let plan = Measure::plan(&args.only);
+    let plan = Measure::plan(&run.only);
     let bar = progress(plan.len());
-    let mut bench = Bench::new(site, scale);
+    let mut bench = Bench::new(site, run.scale);
     let mut ended = Ok(());
     for measure in plan {
         bar.set_message(name_of(measure));
@@ -219,7 +264,7 @@ mod tests {
         let plan = Measure::plan(&parse("").unwrap().only);
         assert_eq!(
             (plan.len(), plan[0], plan[1]),
-            (8, Measure::Pending, Measure::Disk)
+            (10, Measure::Pending, Measure::Disk)
         );
         let plan = Measure::plan(&parse("--only push,disk").unwrap().only);
         assert_eq!(plan, [Measure::Disk, Measure::Push]);
@@ -235,6 +280,8 @@ mod tests {
             "--url http://127.0.0.1:7420 --dir /tmp",
             "store --tasks 0",
             "day --minutes 0",
+            "actions --tasks 1",
+            "actions --url http://127.0.0.1:7420 --dir /tmp",
             "--only disk store",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");

@@ -26,9 +26,10 @@
 //! A deadline that has passed while the whole process stood still cuts nothing off at once: the answer may lie in the socket,
 //! and is read for a second more.
 //!
-//! The client follows no redirects, uses no proxy, unpacks nothing and repeats nothing: an attempt is one
-//! request. Cost: one spawned task per attempt, and idle connections for 4 s.
-//! Limits: HTTP/1.1 only. How many attempts run at once is for the caller to bound.
+//! TLS goes by the machine's root certificates, and by those of a file beside them. The client follows no redirects, uses no proxy, unpacks nothing and repeats nothing: an attempt is one
+//! request. Cost: one spawned task and one socket per attempt, no thread; idle connections for 4 s.
+//! Limits: HTTP/1.1 only; of an answer's head up to 400 KiB are read. How many attempts run at once is for the caller to
+//! bound.
 
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +47,7 @@ use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::{Client, ClientBuilder, Method, Response, StatusCode, redirect, retry};
+use reqwest::{Certificate, Client, ClientBuilder, Method, Response, StatusCode, redirect, retry};
 use serde_json::Value as Json;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -81,8 +83,6 @@ const SECRET_BYTES_MIN: usize = 8;
 pub(super) const AWAY: DurationMs = DurationMs::secs(1);
 /// How long an answer is then still read for.
 pub(super) const CATCH_UP_MAX: Duration = Duration::from_secs(1);
-/// Most attempts that wait in the actor's mailbox.
-const MAILBOX_MAX: usize = 4096;
 /// How often the actor shows that it lives.
 const BEAT: Duration = Duration::from_millis(250);
 
@@ -124,6 +124,17 @@ impl fmt::Debug for HttpCall {
     }
 }
 
+/// Whom pushes may reach, whom they trust, and how many may come at a time.
+#[derive(Clone, Debug)]
+pub struct PushOptions {
+    /// Which addresses may be reached.
+    pub egress: EgressPolicy,
+    /// A PEM file with root certificates that are trusted beside the machine's.
+    pub root_certificates: Option<PathBuf>,
+    /// Most attempts that wait in the actor's mailbox: as many as may run, so that all can be started at one instant.
+    pub mailbox_max: usize,
+}
+
 /// Runs HTTP attempts. Clones share the connections.
 #[derive(Clone)]
 pub struct HttpPush {
@@ -136,17 +147,22 @@ struct Parts {
     clock: Clock,
     deadlines: Deadlines,
     egress: EgressPolicy,
+    mailbox_max: usize,
 }
 
 impl HttpPush {
     /// An executor whose requests run on `io`. It needs a multi-thread runtime with timers and I/O:
     /// connections must not die with the arbiter that an attempt came from.
-    pub fn new(io: Handle, clock: Clock, egress: EgressPolicy) -> Result<Self, ExecutorError> {
+    ///
+    /// # Errors
+    /// When the root certificates can't be read, or the machine gives no client.
+    pub fn new(io: Handle, clock: Clock, options: &PushOptions) -> Result<Self, ExecutorError> {
         let parts = Parts {
-            client: client(egress)?,
+            client: client(options)?,
             deadlines: Deadlines::new(clock.clone()),
             clock,
-            egress,
+            egress: options.egress,
+            mailbox_max: options.mailbox_max,
         };
         Ok(Self {
             io,
@@ -263,7 +279,7 @@ impl Actor for HttpPushActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(MAILBOX_MAX);
+        ctx.set_mailbox_capacity(self.push.parts.mailbox_max);
         ctx.run_interval(BEAT, |actor, _| {
             actor.pulse.beat(actor.push.parts.clock.now().mono);
         });
@@ -551,11 +567,18 @@ fn body_as_json(body: &Bytes) -> Json {
     json_of(text).unwrap_or_else(|| String::from_utf8_lossy(text).into())
 }
 
-fn client(egress: EgressPolicy) -> Result<Client, ExecutorError> {
+fn client(options: &PushOptions) -> Result<Client, ExecutorError> {
     // An error says that a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = |tls: fn(ClientBuilder) -> ClientBuilder| {
-        tls(Client::builder())
+    let trusted = match &options.root_certificates {
+        None => Vec::new(),
+        Some(path) => certificates(path).map_err(|source| ExecutorError::RootCertificates {
+            path: path.clone(),
+            source,
+        })?,
+    };
+    let client = |builder: ClientBuilder| {
+        builder
             .http1_only()
             .no_proxy()
             .redirect(redirect::Policy::none())
@@ -568,17 +591,28 @@ fn client(egress: EgressPolicy) -> Result<Client, ExecutorError> {
             .tcp_nodelay(true)
             .connect_timeout(CONNECT_WAIT_MAX)
             .pool_idle_timeout(IDLE_KEPT)
-            .dns_resolver(Arc::new(PermittedAddresses(egress)))
+            .dns_resolver(Arc::new(PermittedAddresses(options.egress)))
             .build()
     };
-    // A machine without root certificates can push over plain HTTP all the same: with an empty store each
-    // https attempt fails with `tls`.
-    client(|builder| builder)
+    // A machine without root certificates can push over plain HTTP all the same, and to whom the file says: all else
+    // fails with `tls`.
+    client(Client::builder().tls_certs_merge(trusted.clone()))
         .or_else(|error| {
-            tracing::warn!(error = %chain(&error), "no usable root certificates, https targets will fail");
-            client(|builder| builder.tls_certs_only([]))
+            tracing::warn!(error = %chain(&error), "no usable root certificates of the machine, https targets will fail");
+            client(Client::builder().tls_certs_only(trusted))
         })
         .map_err(ExecutorError::HttpClient)
+}
+
+/// The certificates of a PEM file; one at least.
+fn certificates(path: &Path) -> io::Result<Vec<Certificate>> {
+    let odd = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let found = Certificate::from_pem_bundle(&std::fs::read(path)?);
+    let found = found.map_err(|error| odd(chain(&error).to_string()))?;
+    match found.is_empty() {
+        true => Err(odd("there is no certificate in it".to_owned())),
+        false => Ok(found),
+    }
 }
 
 fn header_map(call: &HttpCall) -> Result<HeaderMap, Failure> {

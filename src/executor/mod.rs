@@ -20,6 +20,7 @@ pub mod handler;
 pub mod http_push;
 pub mod pull;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -31,7 +32,7 @@ use crate::watchdog::{Generation, Office};
 
 pub use command::{CommandCall, Commands};
 pub use handler::{HandlerCall, HandlerTask, Handlers};
-pub use http_push::{Conditions, HttpCall, HttpPushActor, PushDoor};
+pub use http_push::{Conditions, HttpCall, HttpPushActor, PushDoor, PushOptions};
 
 /// One attempt to run, as it is handed to an executor.
 #[derive(Debug)]
@@ -164,6 +165,14 @@ pub enum ExecutorError {
     /// The HTTP client could not be set up.
     #[error("set up the HTTP client")]
     HttpClient(#[source] reqwest::Error),
+    /// Certificates that are to be trusted can't be read.
+    #[error("read root certificates from {}", path.display())]
+    RootCertificates {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// There are no threads for handlers.
     #[error("make threads for handlers")]
     Threads(#[source] std::io::Error),

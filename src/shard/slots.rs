@@ -1,13 +1,17 @@
 //! Slots of the executors: who has one, who waits for one, and no topic and no host with more than its share.
 //!
 //! A silent receiver keeps its attempts' slots until their time is up. If it could have all of them, everybody else
-//! would wait with it. So a topic may have three quarters of a shard's slots, a host only so many, and the rest stays
-//! for the others:
+//! would wait with it. So a topic may have three quarters of a shard's slots, a host only so many and of these three
+//! quarters for one topic, and the rest stays for the others:
 //!
 //! ```text
 //!  slots    [A A A A A A A A A A A A · · · ·]      A has its share, and waits
 //!  waiting   A A A A …   B                         B, due later, goes first
 //! ```
+//!
+//! Hundreds of silent hosts could fill them all the same, a few each. So of the last eighth that a topic may have, a host
+//! that has as many as are left takes none: with `n` hosts that take all they get, each has at most one part in `n + 1`,
+//! and another host finds a part as large.
 //!
 //! Who waits is served in due order, but for topics and hosts that have their share. Whom a task is for is not known
 //! while it sleeps. So all wait in their topic's line, and one whose host turns out to be full when it has its turn is
@@ -149,12 +153,19 @@ pub struct Slots {
     taken_by: ByTopic<usize>,
     /// The hosts of those who have a slot, where they have one.
     hosts: ById<HostId>,
-    taken_for: HashMap<HostId, usize>,
+    taken_for: HashMap<HostId, Taken>,
     lines: HashMap<Line, BTreeSet<(i64, TaskId)>>,
     /// The first of each line.
     heads: BTreeMap<(i64, TaskId), Line>,
     aside: ById<HostId>,
     aside_by: ByTopic<usize>,
+}
+
+/// Slots that are taken for one host.
+#[derive(Debug, Default)]
+struct Taken {
+    all: usize,
+    by: ByTopic<usize>,
 }
 
 /// Tasks of a topic in due order: all of them, or those set aside for a host.
@@ -182,26 +193,34 @@ impl Slots {
         }
     }
 
-    /// The most slots that one topic may have.
-    fn share(&self) -> usize {
-        self.max - self.max / 4
+    /// How many more a topic may have: what is left of all, and of its share. One that was over its share when its
+    /// attempts were taken over has nothing left.
+    fn left_for(&self, topic: &TopicName) -> usize {
+        let has = self.taken_by.get(topic).copied().unwrap_or(0);
+        let left = self.max.saturating_sub(self.taken.len());
+        left.min(share_of(self.max).saturating_sub(has))
     }
 
     /// Whether a task of this topic may have a slot now, if its host has room.
     pub fn has_room_for(&self, topic: &TopicName) -> bool {
-        let has = self.taken_by.get(topic).copied().unwrap_or(0);
-        self.taken.len() < self.max && has < self.share()
+        self.left_for(topic) > 0
     }
 
-    /// Whether fewer attempts are out to this host than may be.
-    pub fn host_has_room(&self, host: Option<HostId>) -> bool {
+    /// Whether fewer attempts are out to this host than may be: so many, three quarters of them for one topic, and fewer
+    /// than are left for the topic where that is little.
+    pub fn host_has_room(&self, topic: &TopicName, host: Option<HostId>) -> bool {
         let Some(host) = host else { return true };
         let most = match host {
             HostId::COMMANDS => self.commands,
             _ => self.per_host,
         };
-        let taken = self.taken_for.get(&host);
-        taken.is_none_or(|taken| *taken < most)
+        let left = self.left_for(topic);
+        let Some(taken) = self.taken_for.get(&host) else {
+            return left > 0;
+        };
+        let of_topic = taken.by.get(topic).copied().unwrap_or(0);
+        let is_little = left <= share_of(self.max) / 8;
+        taken.all < most && of_topic < share_of(most) && (taken.all < left || !is_little)
     }
 
     /// Takes a slot. The caller has asked whether there is room, or takes over an attempt that runs already.
@@ -212,7 +231,9 @@ impl Slots {
         *self.taken_by.entry(topic.clone()).or_default() += 1;
         if let Some(host) = host {
             self.hosts.insert(id, host);
-            *self.taken_for.entry(host).or_default() += 1;
+            let taken = self.taken_for.entry(host).or_default();
+            taken.all += 1;
+            *taken.by.entry(topic.clone()).or_default() += 1;
         }
     }
 
@@ -222,8 +243,14 @@ impl Slots {
             return;
         }
         count_down(&mut self.taken_by, topic);
-        if let Some(host) = self.hosts.remove(&id) {
-            count_down(&mut self.taken_for, &host);
+        if let Some(host) = self.hosts.remove(&id)
+            && let Some(taken) = self.taken_for.get_mut(&host)
+        {
+            taken.all -= 1;
+            count_down(&mut taken.by, topic);
+            if taken.all == 0 {
+                self.taken_for.remove(&host);
+            }
         }
     }
 
@@ -296,7 +323,7 @@ impl Slots {
         let may_have_one = |line: &Line| {
             self.has_room_for(&line.topic)
                 && match line.host {
-                    Some(_) => self.host_has_room(line.host),
+                    Some(_) => self.host_has_room(&line.topic, line.host),
                     None => self
                         .aside_by
                         .get(&line.topic)
@@ -321,9 +348,15 @@ impl Slots {
 
     /// Each host with the slots that are taken for it.
     #[cfg(test)]
-    pub fn taken_for(&self) -> &HashMap<HostId, usize> {
-        &self.taken_for
+    pub fn taken_for(&self) -> HashMap<HostId, usize> {
+        let hosts = self.taken_for.iter();
+        hosts.map(|(host, taken)| (*host, taken.all)).collect()
     }
+}
+
+/// The most slots of so many that one topic may have.
+fn share_of(slots: usize) -> usize {
+    slots - slots / 4
 }
 
 /// Counts one less, and nothing at zero.
@@ -406,11 +439,11 @@ mod tests {
         let (silent, other) = (HostId::of("silent"), HostId::of("other"));
         let mut slots = Slots::new(8, 2, 2);
         for n in 0..2 {
-            assert!(slots.host_has_room(Some(silent)));
+            assert!(slots.host_has_room(&a, Some(silent)));
             slots.take(&a, Some(silent), id(n));
         }
-        assert!(!slots.host_has_room(Some(silent)));
-        assert!(slots.host_has_room(Some(other)) && slots.host_has_room(None));
+        assert!(!slots.host_has_room(&a, Some(silent)));
+        assert!(slots.host_has_room(&a, Some(other)) && slots.host_has_room(&a, None));
         for (name, fire_ms, n) in [(&a, 10, 10), (&a, 20, 11), (&b, 30, 12), (&a, 40, 13)] {
             slots.wait(name, fire_ms, id(n));
         }
@@ -440,14 +473,52 @@ mod tests {
 
     #[test]
     fn commands_have_a_share_of_their_own() {
-        let commands = Some(HostId::COMMANDS);
+        let (a, commands) = (topic("a"), Some(HostId::COMMANDS));
         let mut slots = Slots::new(8, 4, 1);
-        assert!(slots.host_has_room(commands));
-        slots.take(&topic("a"), commands, id(1));
-        assert!(!slots.host_has_room(commands));
-        assert!(slots.host_has_room(Some(HostId::of("other"))));
-        slots.give_back(&topic("a"), id(1));
-        assert!(slots.host_has_room(commands));
+        assert!(slots.host_has_room(&a, commands));
+        slots.take(&a, commands, id(1));
+        assert!(!slots.host_has_room(&a, commands));
+        assert!(slots.host_has_room(&a, Some(HostId::of("other"))));
+        slots.give_back(&a, id(1));
+        assert!(slots.host_has_room(&a, commands));
+    }
+
+    #[test]
+    fn a_topic_with_its_share_of_a_host_leaves_the_rest_of_it_to_others() {
+        let (a, b, host) = (topic("a"), topic("b"), Some(HostId::of("busy")));
+        let mut slots = Slots::new(100, 8, 8);
+        for n in 0..6 {
+            assert!(slots.host_has_room(&a, host));
+            slots.take(&a, host, id(n));
+        }
+        assert!(!slots.host_has_room(&a, host));
+        for n in 6..8 {
+            assert!(slots.host_has_room(&b, host));
+            slots.take(&b, host, id(n));
+        }
+        assert!(!slots.host_has_room(&b, host));
+        slots.give_back(&a, id(0));
+        assert!(slots.host_has_room(&a, host) && slots.host_has_room(&b, host));
+    }
+
+    #[test]
+    fn hosts_that_take_all_they_get_leave_another_one_as_much_as_each_of_them_has() {
+        let a = topic("a");
+        let mut slots = Slots::new(400, 100, 100);
+        let mut try_to_take = |host: u64, n: u64| {
+            let host = Some(HostId::of(&format!("host-{host}")));
+            let has_room = slots.host_has_room(&a, host);
+            if has_room {
+                slots.take(&a, host, id(n));
+            }
+            has_room
+        };
+        let taken = (0..29 * 20).filter(|n| try_to_take(n % 29, *n)).count();
+        assert_eq!(taken, 29 * 10, "of the topic's share, which is 300");
+        let more = (1_000..1_020).filter(|n| try_to_take(29, *n)).count();
+        assert_eq!(more, 5, "half of what was left");
+        let each = slots.taken_for();
+        assert_eq!(each.values().filter(|each| **each == 10).count(), 29);
     }
 
     #[test]

@@ -140,6 +140,11 @@ impl Receiver {
             .collect()
     }
 
+    /// How many calls there were, of whatever path.
+    pub fn count(&self) -> usize {
+        self.shared.hits.lock().len()
+    }
+
     /// All calls after the first `count`, of whatever path.
     pub fn hits_after(&self, count: usize) -> Vec<Hit> {
         self.shared.hits.lock()[count..].to_vec()

@@ -1,4 +1,4 @@
-//! What is measured, one function each. Every figure is made here from something that was counted or timed.
+//! What is measured, one function each; of the actions in `actions`. Every figure is made here from something that was counted or timed.
 
 use std::cell::{Cell, RefCell};
 use std::fs::OpenOptions;
@@ -7,27 +7,20 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use futures_util::future::try_join_all;
-
 use super::Measure;
-use super::load::{Load, append, expect, load, post, quantile};
+use super::load::{Load, append, expect, load, post};
 use super::machine;
 use super::report::{Figure, Line, Unit};
 use super::site::Site;
-use super::traffic::{BATCH, DRAIN_MAX, JSON, NDJSON, NEVER_SOON, NOTHING, Traffic, due_at, parts};
+use super::traffic::{BATCH, JSON, NDJSON, NEVER_SOON, NOTHING, Traffic, parts};
 use crate::cli::Failure;
-use crate::clock::{DurationMs, WallMs};
 
 /// Connections of the single requests.
 const CONNECTIONS: usize = 64;
 /// Tasks in one commit of the disk's own limit.
 const TASKS_A_SYNC: usize = 1000;
-/// Starts a second, when lateness is measured.
-const STARTS_PER_S: usize = 500;
 
-const OTHER_PROCESS: &str = "the service is another process";
-const OTHER_MACHINE: &str =
-    "the service cannot reach a receiver on this machine's loopback address";
+pub(super) const OTHER_PROCESS: &str = "the service is another process";
 
 /// How much of each.
 #[derive(Clone, Debug)]
@@ -38,8 +31,10 @@ pub(super) struct Scale {
     batch: usize,
     cancel: usize,
     ended: usize,
-    push: usize,
-    lateness_for: Duration,
+    pub(super) handler: usize,
+    pub(super) pull: usize,
+    pub(super) push: usize,
+    pub(super) lateness_for: Duration,
     pending: usize,
 }
 
@@ -52,6 +47,8 @@ impl Scale {
             batch: 300_000,
             cancel: 100_000,
             ended: 100_000,
+            handler: 100_000,
+            pull: 30_000,
             push: 30_000,
             lateness_for: Duration::from_secs(10),
             pending: usize::try_from(pending).unwrap_or(usize::MAX),
@@ -66,21 +63,37 @@ impl Scale {
             batch: 80_000,
             cancel: 30_000,
             ended: 40_000,
+            handler: 40_000,
+            pull: 10_000,
             push: 8_000,
             lateness_for: Duration::from_secs(2),
             ..Self::usual(pending)
+        }
+    }
+
+    /// So many of each action.
+    pub(super) fn of_actions(tasks: usize) -> Self {
+        let quick = Self::quick(0);
+        Self {
+            handler: tasks,
+            pull: tasks,
+            push: tasks,
+            // Ten seconds for as many as are usual.
+            lateness_for: Duration::from_millis((tasks as u64 / 3).clamp(1_000, 10_000)),
+            ..quick
         }
     }
 }
 
 /// A run: the place, the sizes, and what is known so far.
 pub(super) struct Bench {
-    site: Site,
-    scale: Scale,
-    traffic: Traffic,
+    pub(super) site: Site,
+    pub(super) scale: Scale,
+    pub(super) traffic: Traffic,
     disk_tasks_per_s: Option<f64>,
     create_per_s: Option<f64>,
-    batch_per_s: Option<f64>,
+    pub(super) batch_per_s: Option<f64>,
+    pub(super) bare_per_s: Option<f64>,
 }
 
 impl Bench {
@@ -92,6 +105,7 @@ impl Bench {
             disk_tasks_per_s: None,
             create_per_s: None,
             batch_per_s: None,
+            bare_per_s: None,
         }
     }
 
@@ -110,6 +124,8 @@ impl Bench {
             Measure::Batch => self.batch().await,
             Measure::Cancel => self.cancel().await,
             Measure::Ended => self.ended().await,
+            Measure::Handler => self.handler().await,
+            Measure::Pull => self.pull().await,
             Measure::Push => self.push().await,
             Measure::Lateness => self.lateness().await,
             Measure::Pending => self.pending().await,
@@ -302,136 +318,6 @@ impl Bench {
         Ok(vec![figure("ended_per_s", what, rate)])
     }
 
-    async fn push(&mut self) -> Result<Vec<Line>, Failure> {
-        if !self.site.reaches_receiver() {
-            return Ok(vec![Line::NotMeasured(OTHER_MACHINE)]);
-        }
-        let count = self.scale.push;
-        let peer = self.bare_pushes(count).await?;
-        let before = self.traffic.succeeded("bench.push").await?;
-        self.site.peer.received.expect(count);
-        let due = self
-            .traffic
-            .fill_due("push", count, &self.push_to("count"), self.batch_per_s)
-            .await?;
-        let last = self.site.peer.received.complete(DRAIN_MAX).await?;
-        let rate = count as f64 / last.saturating_duration_since(due).as_secs_f64();
-        // Each is answered for, too, and came once.
-        self.traffic
-            .all_succeeded("bench.push", before + count)
-            .await?;
-        let received = self.site.peer.received.count();
-        if received != count {
-            return Err(Failure::new(format!(
-                "{count} pushes were due and {received} came"
-            )));
-        }
-        let what = format!("HTTP push, {count} due at once");
-        let figure = Figure::new("push_per_s", what, rate, Unit::PerSecond);
-        let beside = format!(
-            "the same HTTP client without duetime, {} at a time",
-            self.site.pushes
-        );
-        Ok(vec![Line::Figure(figure.beside(beside, Some(peer)))])
-    }
-
-    fn push_to(&self, route: &str) -> String {
-        format!(
-            r#"{{"http":{{"url":"http://{}/{route}"}}}}"#,
-            self.site.peer.address
-        )
-    }
-
-    /// The executor's HTTP client, alone: as many requests, as large as a push, as many at a time.
-    async fn bare_pushes(&self, count: usize) -> Result<f64, Failure> {
-        let failed = |error: &dyn std::fmt::Display| {
-            Failure::new(format!("a request to the receiver failed: {error}"))
-        };
-        // Fails only when a provider is there already, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder()
-            .http1_only()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
-            .tcp_nodelay(true)
-            .tls_certs_only([])
-            .build()
-            .map_err(|error| failed(&error))?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(machine::cores().clamp(2, 8))
-            .enable_all()
-            .build()
-            .map_err(|error| failed(&error))?;
-        let url = format!("http://{}/count", self.site.peer.address);
-        let body = bytes::Bytes::from(vec![b'.'; self.traffic.task_bytes() + 150]);
-        self.site.peer.received.expect(count);
-        let start = Instant::now();
-        let each = count.div_ceil(self.site.pushes);
-        let senders = (0..self.site.pushes).map(|n| {
-            let (client, url, body) = (client.clone(), url.clone(), body.clone());
-            let share = each.min(count.saturating_sub(n * each));
-            runtime.spawn(async move {
-                for _ in 0..share {
-                    let call = client
-                        .post(&url)
-                        .header("content-type", JSON)
-                        .body(body.clone());
-                    call.send().await?.error_for_status()?.bytes().await?;
-                }
-                Ok::<_, reqwest::Error>(())
-            })
-        });
-        let sent = tokio::time::timeout(DRAIN_MAX, try_join_all(senders)).await;
-        let took = start.elapsed();
-        drop(client);
-        // A runtime must not be waited for on another one.
-        runtime.shutdown_background();
-        for sender in sent
-            .map_err(|error| failed(&error))?
-            .map_err(|error| failed(&error))?
-        {
-            sender.map_err(|error| failed(&error))?;
-        }
-        Ok(count as f64 / took.as_secs_f64())
-    }
-
-    async fn lateness(&mut self) -> Result<Vec<Line>, Failure> {
-        if !self.site.reaches_receiver() {
-            return Ok(vec![Line::NotMeasured(OTHER_MACHINE)]);
-        }
-        let count = self.scale.lateness_for.as_millis() as usize * STARTS_PER_S / 1000;
-        let first = self.traffic.service_now().await?.after(DurationMs::secs(1));
-        let due = |n: usize| due_at(WallMs(first.0 + (n * 1000 / STARTS_PER_S) as i64));
-        self.site.peer.received.expect(count);
-        self.traffic
-            .fill("lateness", count, &due, &self.push_to("late"))
-            .await?;
-        self.site
-            .peer
-            .received
-            .complete(self.scale.lateness_for + DRAIN_MAX)
-            .await?;
-        let late_us = self.site.peer.received.late_us();
-        let early = late_us.iter().filter(|us| **us < 0).count();
-        if early > 0 {
-            return Err(Failure::new(format!(
-                "{early} of {count} pushes came before their due time"
-            )));
-        }
-        let ms = |q| quantile(&late_us, q).map_or(0.0, |us| us as f64 / 1000.0);
-        let what =
-            |q: &str| format!("late at {STARTS_PER_S} starts/s, as the receiver sees it, {q}");
-        let line =
-            |name, q: &str, value| Line::Figure(Figure::new(name, what(q), value, Unit::Millis));
-        Ok(vec![
-            line("late_p50_ms", "p50", ms(0.5)),
-            line("late_p99_ms", "p99", ms(0.99)),
-            line("late_max_ms", "max", ms(1.0)),
-        ])
-    }
-
     async fn pending(&mut self) -> Result<Vec<Line>, Failure> {
         let Some(data) = self.site.data() else {
             return Ok(vec![Line::NotMeasured(OTHER_PROCESS)]);
@@ -472,7 +358,7 @@ impl Bench {
     }
 }
 
-fn figure(name: &'static str, what: String, per_second: f64) -> Line {
+pub(super) fn figure(name: &'static str, what: String, per_second: f64) -> Line {
     Line::Figure(Figure::new(name, what, per_second, Unit::PerSecond))
 }
 

@@ -32,6 +32,8 @@ const GRACE: DurationMs = DurationMs::secs(5);
 /// How often, and how long after each other, a directory that is still written to is removed.
 const REMOVALS_MAX: u32 = 20;
 const REMOVE_AGAIN: Duration = Duration::from_millis(100);
+/// The name of the handler of this process's service.
+pub(super) const HANDLER: &str = "bench";
 /// Most pushes at a time.
 const PUSHES_MAX: usize = 512;
 /// Open files kept for all but pushes.
@@ -101,7 +103,8 @@ impl Site {
         let pushes = pushes();
         let builder = Duetime::builder()
             .data_dir(data.path().join("data"))
-            .running_max(pushes);
+            .running_max(pushes)
+            .handler(HANDLER, async |_| Ok(None));
         let engine = builder
             .start()
             .await

@@ -73,7 +73,12 @@ impl Bench {
             allow_loopback,
             allow_private: false,
         };
-        let push = HttpPush::new(runtime.handle().clone(), clock.clone(), egress).unwrap();
+        let options = PushOptions {
+            egress,
+            root_certificates: None,
+            mailbox_max: 16,
+        };
+        let push = HttpPush::new(runtime.handle().clone(), clock.clone(), &options).unwrap();
         Self {
             push,
             sink,

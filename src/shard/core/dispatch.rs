@@ -23,7 +23,9 @@ impl ShardCore {
     /// Lets ring what has come due.
     pub fn advance(&mut self, now: Now) {
         self.more = false;
-        self.rescue(now);
+        if !self.is_played() {
+            self.rescue(now);
+        }
         for _ in 0..self.options.alarms_per_step.div_ceil(ALARMS_PER_ROUND) {
             if self.is_full() {
                 break;
@@ -230,7 +232,7 @@ impl ShardCore {
             && self.table.awake(id).is_some_and(|entry| {
                 let task = &entry.task;
                 let slots = self.slots.of(Track::of(task));
-                slots.has_room_for(&task.topic) && slots.host_has_room(task.host())
+                slots.has_room_for(&task.topic) && slots.host_has_room(&task.topic, task.host())
             })
     }
 
@@ -271,7 +273,7 @@ impl ShardCore {
                 self.slots.of_mut(track).leave(&topic, fire_ms, id);
                 self.back_to_wheel(id);
             } else if let Some(host) = host
-                && !self.slots.of(track).host_has_room(Some(host))
+                && !self.slots.of(track).host_has_room(&topic, Some(host))
             {
                 self.slots
                     .of_mut(track)

@@ -257,7 +257,7 @@ fn assert_in_flight(
         for host in out.filter_map(|task| task.host()) {
             *hosts.entry(host).or_insert(0) += 1;
         }
-        assert_eq!(*slots.taken_for(), hosts);
+        assert_eq!(slots.taken_for(), hosts);
     }
     let work = core.slots.of(Track::Work).taken().len();
     assert!(work <= running_max, "{work} attempts at a time");
