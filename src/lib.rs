@@ -132,6 +132,7 @@
 // 0 ground: no domain, no async
 pub mod causes;
 pub mod clock;
+pub mod descriptors;
 pub mod failpoints;
 pub mod ids;
 pub mod limits;
@@ -178,7 +179,8 @@ pub use ids::{AttemptToken, TaskId};
 pub use shard::create::Created;
 pub use shard::lease::Lease;
 pub use shard::messages::{OpDone, Target, VerbDone, Wants};
-pub use shard::query::{Shown, TaskView};
+pub use shard::play::{Assumption, Assumptions, Ends, Played, Until, WhatIf};
+pub use shard::query::{Shown, TaskFilter, TaskView};
 pub use task::event::{Event, NewDue};
 pub use task::model::State;
 pub use task::retry::{Backoff, RetryPolicy};
@@ -209,4 +211,6 @@ pub mod docs {
     pub mod three_ends {}
     #[doc = include_str!("docs/rules.md")]
     pub mod rules {}
+    #[doc = include_str!("docs/what-if.md")]
+    pub mod what_if {}
 }

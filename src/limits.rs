@@ -48,6 +48,10 @@ pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Most steps of a retry ladder.
 pub const LADDER_STEPS_MAX: usize = 64;
+/// Most stored tasks, and most given ones, that take part in a what-if.
+pub const WHAT_IF_TASKS_MAX: usize = 50_000;
+/// Furthest ahead that a what-if is played, in days.
+pub const WHAT_IF_DAYS_MAX: u64 = 400;
 /// Most stages of a task: one bit each in a mask.
 pub const STAGES_MAX: usize = 32;
 /// Longest name of a stage, in bytes.

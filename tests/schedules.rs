@@ -41,10 +41,42 @@ fn cron_dates_that_never_occur_are_refused_at_once_also_fifty_of_them_in_paralle
     assert_eq!(refused.json()["errors"][0]["code"], "never_fires");
 }
 
+#[test]
+fn a_schedule_whose_action_would_be_refused_at_each_create_is_refused_when_it_is_put() {
+    let api = SHARED.service();
+    let schedule =
+        json!({"every": "PT1H", "topic": "t", "action": {"command": {"program": "true"}}});
+    let refused = api.put("/v1/schedules/programs", &schedule);
+    let error = &refused.json()["errors"][0];
+    assert_eq!(
+        (refused.status, &error["pointer"], &error["code"]),
+        (422, &json!("/action/command"), &json!("commands_off"))
+    );
+    assert_eq!(
+        api.get("/v1/schedules/programs").problem(),
+        (404, "not_found".to_owned())
+    );
+}
+
 fn office() -> Value {
     let day = json!([["09:00", "17:00"]]);
     json!({"tz": "Asia/Shanghai", "weekly": {"mon": day, "tue": day, "wed": day, "thu": day, "fri": day},
            "holidays": ["2026-10-01"], "exceptions": [{"date": "2026-10-10", "hours": day}]})
+}
+
+#[test]
+fn a_calendar_that_is_put_tells_what_goes_by_it() {
+    let api = SHARED.service();
+    let put = || api.put("/v1/calendars/used", &office()).json()["used_by"].clone();
+    assert_eq!(put(), json!({"rules": [], "topics": []}));
+    let rule = json!({"excluding": {"calendar": "used", "working_hours": 8}});
+    api.put("/v1/rules/used-hours", &rule).must(201);
+    api.put("/v1/topics/used.orders", &json!({"rule": "used-hours"}))
+        .must(201);
+    let task = api.made(&json!({"topic": "used.orders"}));
+    let topic = json!({"topic": "used.orders", "tasks": 1});
+    assert_eq!(put(), json!({"rules": ["used-hours"], "topics": [topic]}));
+    assert_eq!(api.task(&task["id"])["due_at"], task["due_at"]);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod resource;
 mod rule;
 mod schedule;
 pub mod serve;
+mod simulate;
 mod store;
 mod task;
 mod top;
@@ -94,6 +95,8 @@ enum Command {
         after_help = "Example:\n  duetime schedule put nightly '{\"cron\": \"0 2 * * *\", \"tz\": \"Europe/Berlin\", \"topic\": \"report.nightly\"}'"
     )]
     Schedule(schedule::Args),
+    /// What would fire: tasks, rules, calendars and schedules on a virtual clock; nothing is sent or changed
+    Simulate(simulate::Args),
     /// Back up, restore, export, import, check and reshard a data directory
     #[command(
         arg_required_else_help = true,
@@ -167,6 +170,7 @@ fn execute(command: Command, out: &mut Out<'_>) -> Result<(), Failure> {
         Command::Calendar(args) => calendar::run(args, out),
         Command::Rule(args) => rule::run(args, out),
         Command::Schedule(args) => schedule::run(args, out),
+        Command::Simulate(args) => simulate::run(args, out),
         Command::Store(args) => store::run(args, out),
         Command::Top(args) => top::run(args, out),
         Command::Completions { shell } => {

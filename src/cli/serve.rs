@@ -10,6 +10,7 @@ use crate::causes::chain;
 use crate::cli::{EXIT_START_AGAIN, Failure};
 use crate::clock::DurationMs;
 use crate::config::{Config, Overrides, Sources, process_environment};
+use crate::descriptors::{self, Shares};
 use crate::engine::Duetime;
 use crate::engine::backup::BackupPlan;
 use crate::executor::command::{CommandGuard, CommandOptions};
@@ -68,7 +69,8 @@ async fn service(config: &Config) -> Result<(), Failure> {
         Failure::new(format!("cannot listen on {}: {error}", config.http.listen))
             .then("name another address with --listen")
     })?;
-    let started = builder(config).start().await;
+    let shares = shares(config);
+    let started = builder(config).running_max(shares.pushes).start().await;
     let engine = started.map_err(|error| Failure::new(chain(&error)))?;
     let address = bound.address;
     let here = (!address.ip().is_unspecified()).then(|| format!("http://{address}"));
@@ -78,7 +80,7 @@ async fn service(config: &Config) -> Result<(), Failure> {
     tracing::info!(%address, data = %config.store.data.display(), "ready; the API page is at http://{address}/docs");
     let options = ServerOptions {
         workers: config.http.workers,
-        connections_max: config.http.connections_max,
+        connections_max: shares.connections,
         idle_timeout: config.http.idle_timeout,
         grace: config.shutdown.grace,
         http: HttpOptions {
@@ -91,6 +93,29 @@ async fn service(config: &Config) -> Result<(), Failure> {
     served.map_err(|error| Failure::new(format!("the HTTP server failed: {error}")))?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// How many pushes and connections the process's limit of open files leaves of what is configured.
+fn shares(config: &Config) -> Shares {
+    let wanted = Shares {
+        pushes: config.push.running,
+        connections: config.http.connections_max,
+    };
+    let Some(limit) = descriptors::allowed() else {
+        return wanted;
+    };
+    let given = wanted.of(limit);
+    if given != wanted {
+        tracing::warn!(
+            open_files = limit,
+            pushes = given.pushes,
+            of_pushes = wanted.pushes,
+            connections = given.connections,
+            of_connections = wanted.connections,
+            "fewer pushes or connections than configured: raise the limit of open files"
+        );
+    }
+    given
 }
 
 /// An engine as it is configured.
@@ -112,6 +137,9 @@ fn builder(config: &Config) -> crate::engine::Builder {
     if let Some(dir) = &config.backup.journal_dir {
         builder = builder.journal_copies(dir);
     }
+    if let Some(path) = &config.push.root_certificates {
+        builder = builder.root_certificates(path);
+    }
     match config.backup.every {
         DurationMs(0) => builder,
         every => builder.backups(BackupPlan {
@@ -132,7 +160,6 @@ fn without_backups(config: &Config) -> crate::engine::Builder {
         .data_dir(Path::new(&config.store.data))
         .shards(config.shards.count)
         .queue(config.shards.queue)
-        .running_max(config.push.running)
         .questions_max(config.push.questions)
         .per_host_max(config.push.per_host)
         .max_delay(config.limits.max_delay)

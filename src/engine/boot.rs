@@ -20,10 +20,11 @@ use crate::engine::options::Builder;
 use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook, SharedRules};
 use crate::engine::reports::Reports;
 use crate::engine::schedules::{ScheduleBoard, SchedulesActor};
+use crate::engine::what_if::WhatIfs;
 use crate::engine::topics::REGISTRY_ROOM;
 use crate::executor::http_push::HttpPush;
 use crate::executor::pull::PullDesk;
-use crate::executor::{Commands, Executors, Handlers, HttpPushActor};
+use crate::executor::{Commands, Executors, Handlers, HttpPushActor, PushOptions};
 use crate::failpoints;
 use crate::ids::{ShardEpoch, ShardId, SlotMap};
 use crate::scheduler::SchedulerActor;
@@ -69,7 +70,15 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
 
     let router = Arc::new(ShardRouter::new(SlotMap::new(dir.shards()), options.queue));
     let reports = Arc::new(Reports::new(Arc::clone(&router), io.handle().clone()));
-    let push = HttpPush::new(io.handle().clone(), clock.clone(), options.egress)?;
+    let pushes = PushOptions {
+        egress: options.egress,
+        root_certificates: options.root_certificates,
+        // Work, and three kinds of questions.
+        mailbox_max: options.running_max
+            + 3 * options.questions_max
+            + usize::from(dir.shards()) * 4,
+    };
+    let push = HttpPush::new(io.handle().clone(), clock.clone(), &pushes)?;
     let handlers = Handlers::new(options.handlers, options.handler_limits, clock.clone())?;
     let commands_max = options.commands.as_ref().map_or(0, |on| on.running_max);
     let commands = options.commands.map(|on| (on, io.handle().clone()));
@@ -103,6 +112,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         rescue: options.rescue,
         ..CoreOptions::default()
     };
+    let what_if_core = core_options.clone();
     children.extend(router.shards().map(|shard| {
         let parts = ShardParts {
             shard,
@@ -159,6 +169,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         book,
         rules,
         schedules,
+        what_ifs: WhatIfs::new(what_if_core),
         settling: Mutex::default(),
         keeping_room: Arc::new(Semaphore::new(KEEPING_MAX)),
         watchdog,

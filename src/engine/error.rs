@@ -2,6 +2,7 @@
 
 use crate::engine::disk::StorageFull;
 use crate::engine::registry::RegistryError;
+use crate::engine::what_if::WhatIfRefused;
 use crate::executor::ExecutorError;
 use crate::executor::command::CommandRefused;
 use crate::ids::TaskId;
@@ -51,6 +52,9 @@ pub enum EngineError {
     /// No more topics can be had.
     #[error("there are {} topics already, which is the most", limits::TOPICS_MAX)]
     TooManyTopics,
+    /// A what-if is not played.
+    #[error(transparent)]
+    WhatIf(#[from] WhatIfRefused),
     /// There is no such shard.
     #[error("there is no shard {0}")]
     UnknownShard(u16),

@@ -27,6 +27,7 @@ use crate::engine::options::Builder;
 use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook, SharedRules};
 use crate::engine::reports::ask_patiently;
 use crate::engine::schedules::{self, ScheduleBoard};
+use crate::engine::what_if::WhatIfs;
 use crate::executor::Executors;
 use crate::executor::pull::PullDesk;
 use crate::ids::{ShardId, Slot};
@@ -79,6 +80,7 @@ pub(super) struct Parts {
     /// Calendars, schedules and the like.
     pub rules: SharedRules,
     pub schedules: Arc<ScheduleBoard>,
+    pub what_ifs: WhatIfs,
     /// Topics that shards are being told of in the background.
     pub settling: Mutex<HashSet<TopicName>>,
     /// A place for each answer that waits to be kept.

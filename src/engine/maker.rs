@@ -1,8 +1,9 @@
 //! From what a caller asks for to what a shard is told: the gaps filled from the topic's settings, an id, its slot.
 
+use std::fmt;
 use std::sync::Arc;
 
-use crate::clock::WallMs;
+use crate::clock::{DurationMs, Now, WallMs};
 use crate::engine::error::EngineError;
 use crate::engine::handle::{Duetime, Origin};
 use crate::ids::{Slot, TaskId};
@@ -11,13 +12,13 @@ use crate::rule::model::{Asked, Given, RuleFault};
 use crate::shard::create::Creation;
 use crate::task::callback;
 use crate::task::new_task::{NewTask, When};
-use crate::task::spec::{ResourceName, RuleRef, TopicName};
+use crate::task::spec::{Action, ResourceName, RuleRef, TopicName};
 use crate::task::stage::Stages;
 use crate::task::topic::{OnExisting, Topic, TopicBook};
 
 /// Makes creations, one or many: what is the same for all of them is looked at once.
 pub(super) struct Maker<'e> {
-    engine: &'e Duetime,
+    engine: Gate<'e>,
     is_accepting: bool,
     book: Arc<TopicBook>,
     rules: Arc<RuleBook>,
@@ -29,12 +30,8 @@ pub(super) struct Maker<'e> {
 impl Duetime {
     pub(super) fn maker(&self) -> Maker<'_> {
         Maker {
-            engine: self,
             is_accepting: self.accepting().is_ok(),
-            book: self.book(),
-            rules: self.rules(),
-            now: self.now().wall,
-            latest: None,
+            ..Gate::Engine(self).maker()
         }
     }
 
@@ -45,20 +42,111 @@ impl Duetime {
         version: u64,
         due: When,
     ) -> Result<When, RuleFailed> {
-        let most = self.max_delay();
-        let is_too_far = match due {
-            When::At(at) | When::Missed(at) => at > self.now().wall.after(most),
-            When::After(length) => length > most,
+        bounded(name, version, due, (self.now().wall, self.max_delay()))
+    }
+}
+
+fn bounded(
+    name: &ResourceName,
+    version: u64,
+    due: When,
+    (now, most): (WallMs, DurationMs),
+) -> Result<When, RuleFailed> {
+    let is_too_far = match due {
+        When::At(at) | When::Missed(at) => at > now.after(most),
+        When::After(length) => length > most,
+    };
+    if is_too_far {
+        let (name, fault) = (name.clone(), RuleFault::TooFar(most));
+        return Err(RuleFailed {
+            name,
+            version,
+            fault,
+        });
+    }
+    Ok(due)
+}
+
+/// What a create has to get past, and what it is worked out from.
+#[derive(Clone, Copy)]
+pub(super) enum Gate<'e> {
+    /// The engine.
+    Engine(&'e Duetime),
+    /// What would be so, if it were.
+    Play(&'e Premises),
+}
+
+/// What creates are worked out from in a play.
+pub(super) struct Premises {
+    pub now: Now,
+    pub max_delay: DurationMs,
+    pub book: Arc<TopicBook>,
+    pub rules: Arc<RuleBook>,
+}
+
+impl<'e> Gate<'e> {
+    pub fn maker(self) -> Maker<'e> {
+        let book = match self {
+            Self::Engine(engine) => engine.book(),
+            Self::Play(premises) => Arc::clone(&premises.book),
         };
-        if is_too_far {
-            let (name, fault) = (name.clone(), RuleFault::TooFar(most));
-            return Err(RuleFailed {
-                name,
-                version,
-                fault,
-            });
+        Maker {
+            engine: self,
+            is_accepting: true,
+            book,
+            rules: self.rules(),
+            now: self.now().wall,
+            latest: None,
         }
-        Ok(due)
+    }
+
+    pub fn now(self) -> Now {
+        match self {
+            Self::Engine(engine) => engine.now(),
+            Self::Play(premises) => premises.now,
+        }
+    }
+
+    pub fn rules(self) -> Arc<RuleBook> {
+        match self {
+            Self::Engine(engine) => engine.rules(),
+            Self::Play(premises) => Arc::clone(&premises.rules),
+        }
+    }
+
+    fn max_delay(self) -> DurationMs {
+        match self {
+            Self::Engine(engine) => engine.max_delay(),
+            Self::Play(premises) => premises.max_delay,
+        }
+    }
+
+    /// Whether there is room for the task.
+    fn admit(self, new: &NewTask) -> Result<(), EngineError> {
+        match self {
+            Self::Engine(engine) => Ok(engine.parts.disk.admit(new)?),
+            Self::Play(_) => Ok(()),
+        }
+    }
+
+    /// Whether there is room for its topic.
+    fn admit_topic(self, name: &TopicName, book: &TopicBook) -> Result<(), EngineError> {
+        match self {
+            Self::Engine(engine) => engine.parts.known_topics.admit(name, book),
+            Self::Play(_) => Ok(()),
+        }
+    }
+
+    /// In a play it has been asked before.
+    fn may_do(self, action: &Action, at: fmt::Arguments<'_>) -> Result<(), EngineError> {
+        match self {
+            Self::Engine(engine) => engine.may_do(action, at),
+            Self::Play(_) => Ok(()),
+        }
+    }
+
+    fn bounded(self, name: &ResourceName, version: u64, due: When) -> Result<When, RuleFailed> {
+        bounded(name, version, due, (self.now().wall, self.max_delay()))
     }
 }
 
@@ -74,7 +162,7 @@ impl Maker<'_> {
             return Err(EngineError::ShuttingDown);
         }
         let engine = self.engine;
-        engine.parts.disk.admit(&new)?;
+        engine.admit(&new)?;
         let now = self.now;
         let topic = self.topic(&new.topic)?;
         let tail = origin.map(|origin| origin.request(place));
@@ -92,7 +180,7 @@ impl Maker<'_> {
         let rule = topic.settings.rule.clone();
         if spec.on_end.is_some() {
             let callbacks = callback::topic_of(&new.topic);
-            engine.parts.known_topics.admit(&callbacks, &self.book)?;
+            engine.admit_topic(&callbacks, &self.book)?;
         }
         engine.may_do(&spec.action, format_args!("/action"))?;
         for (place, stage) in spec.stages.iter().flat_map(Stages::iter).enumerate() {
@@ -130,7 +218,7 @@ impl Maker<'_> {
             .as_ref()
             .is_none_or(|(latest, _)| latest != name)
         {
-            self.engine.parts.known_topics.admit(name, &self.book)?;
+            self.engine.admit_topic(name, &self.book)?;
             let topic = Arc::clone(self.book.get(name));
             self.latest = Some((name.clone(), topic));
         }

@@ -10,6 +10,7 @@ mod boot;
 pub mod disk;
 pub mod error;
 pub mod export;
+pub mod forecast;
 pub mod handle;
 pub mod journal_copies;
 mod known_topics;
@@ -25,6 +26,7 @@ mod stop;
 #[cfg(test)]
 mod tests;
 mod topics;
+pub mod what_if;
 mod workers;
 
 pub use error::{EngineError, StartError};

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use crate::engine::error::EngineError;
 use crate::engine::handle::Duetime;
-use crate::engine::registry::kind::Resource;
+use crate::engine::registry::kind::{Kind, Resource};
 use crate::engine::registry::resources::{DeleteResource, ListVersions, Put, PutResource};
 use crate::engine::registry::{RegistryError, Version};
 use crate::rule::book::{Kept, RuleBook};
-use crate::task::spec::ResourceName;
+use crate::shard::messages::TopicCounts;
+use crate::task::spec::{ResourceName, TopicName};
+use crate::task::topic::Topic;
 
 impl Duetime {
     /// Calendars, schedules and the like as they are now.
@@ -41,6 +43,10 @@ impl Duetime {
         meaning: R,
         by: &str,
     ) -> Result<Put<R>, EngineError> {
+        // What would be refused at each create is refused here.
+        for (at, action) in meaning.actions() {
+            self.may_do(action, format_args!("{at}"))?;
+        }
         let by = by.to_owned();
         let put = PutResource {
             name,
@@ -77,5 +83,50 @@ impl Duetime {
     ) -> Result<Vec<Version>, EngineError> {
         let kind = R::KIND;
         self.ask_registry(ListVersions { kind, name }).await
+    }
+}
+
+/// What goes by a calendar.
+#[derive(Clone, Debug, Default)]
+pub struct CalendarUse {
+    /// The rules that count by it.
+    pub rules: Vec<ResourceName>,
+    /// The topics that go by these rules, and how many tasks each of them has that have not ended; `None` if the shards
+    /// can't be asked now.
+    pub topics: Vec<(TopicName, Option<u64>)>,
+}
+
+impl Duetime {
+    /// What goes by a calendar. Due times that were given before it was changed stay as they are.
+    pub async fn calendar_use(&self, name: &ResourceName) -> CalendarUse {
+        let book = self.rules();
+        let need = (Kind::Calendar, name.clone());
+        let rules = book.rules.iter().filter(|(rule, kept)| {
+            let rollout = book.rollout(rule, kept.version);
+            kept.meaning.needs().contains(&need)
+                || rollout.is_some_and(|rollout| rollout.meaning.needs().contains(&need))
+        });
+        let rules: Vec<ResourceName> = rules.map(|(rule, _)| rule.clone()).collect();
+        let topics = self.book();
+        let goes_by = |topic: &Topic| {
+            let rule = topic.settings.rule.as_ref();
+            rule.is_some_and(|rule| rules.contains(rule))
+        };
+        let topics = topics.iter().filter(|(_, topic)| goes_by(topic));
+        let mut topics: Vec<TopicName> = topics.map(|(topic, _)| topic.clone()).collect();
+        topics.sort_unstable();
+        let counts = match topics.is_empty() {
+            true => None,
+            false => self.topic_counts().await.ok(),
+        };
+        let count = |topic: TopicName| {
+            let counts = counts.as_ref().map(|(counts, _)| counts);
+            let live = counts.map(|counts| counts.get(&topic).map_or(0, TopicCounts::live));
+            (topic, live)
+        };
+        CalendarUse {
+            topics: topics.into_iter().map(count).collect(),
+            rules,
+        }
     }
 }

@@ -46,7 +46,7 @@ use crate::store::StoreError;
 use crate::task::spec::ResourceName;
 use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, LastWords, NamedArbiter, Pulse};
 
-use course::{Course, Wake};
+pub(super) use course::{Course, Tasks, Wake};
 pub use position::Position;
 
 /// Longest sleep: so soon a step of the wall clock is noticed.
@@ -60,7 +60,7 @@ const WISH_TIME: Duration = Duration::from_secs(10);
 /// Longest catch-up of a start; what is left is made up for later.
 const START_TIME: Duration = Duration::from_secs(20);
 /// How soon it is looked again whether something has ended, or whether what refused does so still.
-const LOOK_AGAIN: DurationMs = DurationMs(100);
+pub(super) const LOOK_AGAIN: DurationMs = DurationMs(100);
 /// How soon positions are stored again that the registry did not take.
 const AGAIN: DurationMs = DurationMs(250);
 /// How often the actor shows that it lives.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::engine::EngineError;
 use crate::engine::registry::RegistryError;
 use crate::engine::registry::kind::Kind;
+use crate::engine::what_if::WhatIfRefused;
 use crate::limits;
 use crate::shard::messages::VerbRefused;
 use crate::shard::router::NoAnswer;
@@ -36,6 +37,8 @@ pub struct Answer {
     pub retry_after_s: Option<u32>,
     /// It is the answer to a request that was sent again.
     pub replayed: bool,
+    /// Sent again, the request may fare better, in whole or in part: the answer is not kept.
+    pub is_passing: bool,
 }
 
 impl Answer {
@@ -55,6 +58,7 @@ impl Answer {
             location: None,
             retry_after_s: None,
             replayed: false,
+            is_passing: is_passing_status(status),
         }
     }
 
@@ -95,6 +99,11 @@ impl From<Problem> for Answer {
     }
 }
 
+/// Whether a request that is answered so may fare better when it is sent again.
+pub fn is_passing_status(status: u16) -> bool {
+    status >= 500 || status == 429
+}
+
 /// What the caller is told when the answer can't be written as JSON, which is a defect.
 pub fn unwritable(error: serde_json::Error) -> Problem {
     tracing::error!(%error, "an answer could not be written as JSON");
@@ -132,6 +141,7 @@ pub fn problem_of(error: &EngineError) -> Problem {
             let pointer = format!("{at}{}", refused.pointer());
             Problem::of_field(pointer, refused.code(), refused.to_string())
         }
+        EngineError::WhatIf(refused) => what_if_refused(refused),
         EngineError::TooManyTopics | EngineError::Registry(RegistryError::TooManyTopics) => {
             Problem::of_field("/topic", "too_many_topics", error.to_string())
         }
@@ -174,6 +184,22 @@ pub fn problem_of(error: &EngineError) -> Problem {
             )
         }
     }
+}
+
+/// What the caller is told when a what-if is not played.
+fn what_if_refused(refused: &WhatIfRefused) -> Problem {
+    let (at, code) = match refused {
+        WhatIfRefused::Busy => {
+            let detail = refused.to_string();
+            return Problem::new(Code::TooManyRequests, detail).retry_after_s(RETRY_SOON_S);
+        }
+        WhatIfRefused::TooManyTasks => ("/filter", "too_many"),
+        WhatIfRefused::TooLong => ("/filter", "too_long"),
+        WhatIfRefused::NoTime | WhatIfRefused::TooFar => ("/until", "out_of_range"),
+        WhatIfRefused::Past => ("/from", "out_of_range"),
+        WhatIfRefused::Given { at, .. } => (at.as_str(), "unknown_calendar"),
+    };
+    Problem::of_field(at, code, refused.to_string())
 }
 
 /// What the caller is told when a task's state does not allow it.

@@ -6,7 +6,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use crate::engine::batch::breathe;
 use crate::engine::handle::{BatchOp, Origin};
 use crate::engine::{Duetime, EngineError};
-use crate::http::answer::{Answer, problem_of, refusal, unwritable};
+use crate::http::answer::{Answer, is_passing_status, problem_of, refusal, unwritable};
 use crate::http::body::{self, Kind};
 use crate::http::resent::once;
 use crate::http::verbs::event_of;
@@ -133,15 +133,20 @@ async fn apply(
     let count = refused.len() + done.len();
     let (mut refused, mut done) = (refused.into_iter().peekable(), done.into_iter());
     let mut out = BatchOut::new(count, detail.item_bytes());
+    let mut is_passing = false;
     for place in 0..count {
         let result = match refused.next_if(|(refused, _)| *refused == place) {
             Some((_, problem)) => Err(problem),
             None => settled(done.next()),
         };
+        is_passing |= matches!(&result, Err(problem) if is_passing_status(problem.status()));
         out.push(&item_of(&result, detail)).map_err(unwritable)?;
         breathe(place).await;
     }
-    Ok(Answer::of_bytes(200, out.finish()))
+    Ok(Answer {
+        is_passing,
+        ..Answer::of_bytes(200, out.finish())
+    })
 }
 
 /// What was done, or why it was not.

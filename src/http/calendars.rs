@@ -2,11 +2,11 @@
 
 use actix_web::web::{self, Data, Path, Payload, ServiceConfig};
 use actix_web::{HttpRequest, HttpResponse};
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 
 use crate::engine::registry::kind::Kind;
-use crate::http::answer::{Answer, problem_of};
+use crate::http::answer::{Answer, problem_of, unwritable};
 use crate::http::body;
 use crate::http::resent::once;
 use crate::http::resources::{self, Shown, VersionOut, named, raw};
@@ -56,7 +56,8 @@ pub async fn get(req: HttpRequest, api: Data<Api>, name: Path<String>) -> HttpRe
     respond(async { resources::get::<Calendar>(&req, &api, &name) }).await
 }
 
-/// Puts a calendar in the place of what has its name.
+/// Puts a calendar in the place of what has its name. Answers it with `used_by`: the `rules` that count by it, and the
+/// `topics` that go by these, each with the number of its `tasks` that have not ended. Their due times stay as they are.
 #[utoipa::path(put, path = "/v1/calendars/{name}", tag = "schedules", operation_id = "put_calendar", params(("name" = String, Path, description = "its name")),
     request_body = wire::calendar::CalendarBody, responses(
     (status = 200, description = "replaced", body = CalendarOut),
@@ -68,7 +69,27 @@ pub async fn put(
     api: Data<Api>,
     name: Path<String>,
 ) -> HttpResponse {
-    respond(async { resources::put::<Calendar>(&req, payload, &api, &name).await }).await
+    respond(async {
+        let answer = resources::put::<Calendar>(&req, payload, &api, &name).await?;
+        with_users(&api, &name, answer).await
+    })
+    .await
+}
+
+/// What goes by a calendar that was put: their due times stay as they are until they are worked out anew.
+async fn with_users(api: &Api, name: &str, answer: Answer) -> Result<Answer, Problem> {
+    let found = api.engine.calendar_use(&named(Kind::Calendar, name)?).await;
+    let topics = found.topics.iter();
+    let topics = topics.map(|(topic, tasks)| json!({"topic": topic.as_str(), "tasks": tasks}));
+    let topics: Vec<Value> = topics.collect();
+    let rules: Vec<&str> = found.rules.iter().map(ResourceName::as_str).collect();
+    let told = serde_json::from_slice(&answer.body);
+    let mut told: Map<String, Value> = told.map_err(unwritable)?;
+    told.insert(
+        "used_by".to_owned(),
+        json!({"rules": rules, "topics": topics}),
+    );
+    Ok(Answer::json(answer.status, &told))
 }
 
 /// Takes a calendar away. Refused while something needs it.

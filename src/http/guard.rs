@@ -8,6 +8,8 @@ use std::task::{Context, Poll};
 
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::StatusCode;
+use actix_web::http::header::ALLOW;
 use actix_web::middleware::Next;
 use actix_web::web::Data;
 use actix_web::{Error, HttpResponse, ResponseError};
@@ -90,6 +92,12 @@ pub async fn around(
     let answered = AssertUnwindSafe(next.call(req)).catch_unwind().await;
     let refused = match answered {
         Ok(Ok(response)) => {
+            let response = response.map_into_boxed_body();
+            let response = match response.status() {
+                // The framework's own answer, without a body.
+                StatusCode::METHOD_NOT_ALLOWED => no_method(response),
+                _ => response,
+            };
             if let Some(api) = &api {
                 api.answers.count(response.status().as_u16());
             }
@@ -97,7 +105,7 @@ pub async fn around(
                 in_request.answered();
             }
             return Ok(response.map_body(|_, body| InUse {
-                body: body.boxed(),
+                body,
                 _in_request: in_request,
             }));
         }
@@ -133,12 +141,19 @@ pub async fn no_route(req: actix_web::HttpRequest) -> HttpResponse {
     Answer::from(Problem::new(Code::RouteNotFound, detail)).respond()
 }
 
-/// For a path that does not take the method.
-pub async fn no_method(req: actix_web::HttpRequest) -> HttpResponse {
+/// For a path that does not take the method; which ones it takes is in `Allow`, as RFC 9110 wants it.
+fn no_method(response: ServiceResponse<BoxBody>) -> ServiceResponse<BoxBody> {
+    let allow = response.headers().get(ALLOW).cloned();
+    let takes = allow.as_ref().and_then(|allow| allow.to_str().ok());
     let detail = format!(
-        "{} does not take {}; see /docs for what it takes",
-        req.path(),
-        req.method()
+        "{} does not take {}; it takes {}",
+        response.request().path(),
+        response.request().method(),
+        takes.unwrap_or("other methods")
     );
-    Answer::from(Problem::new(Code::MethodNotAllowed, detail)).respond()
+    let mut told = Answer::from(Problem::new(Code::MethodNotAllowed, detail)).respond();
+    if let Some(allow) = allow {
+        told.headers_mut().insert(ALLOW, allow);
+    }
+    response.into_response(told)
 }

@@ -16,6 +16,7 @@ mod body;
 mod calendars;
 mod completion;
 mod connections;
+mod forecast;
 mod guard;
 mod late;
 mod leases;
@@ -27,6 +28,7 @@ mod resources;
 mod rules;
 mod schedules;
 pub mod server;
+mod simulate;
 mod store;
 mod tasks;
 mod topics;
@@ -107,7 +109,7 @@ pub fn configure(
 }
 
 fn at(path: &str) -> Resource {
-    web::resource(path).default_service(web::route().to(guard::no_method))
+    web::resource(path)
 }
 
 /// Every route. Fixed paths come before those with a name in their place.
@@ -160,6 +162,8 @@ fn routes(config: &mut ServiceConfig) {
         .service(at("/v1/complete/{secret}").route(web::post().to(completion::complete)))
         .service(at("/v1/preview/cron").route(web::post().to(ops::preview_cron)))
         .service(at("/v1/preview/retry").route(web::post().to(ops::preview_retry)))
+        .service(at("/v1/simulate").route(web::post().to(simulate::simulate)))
+        .service(at("/v1/forecast").route(web::get().to(forecast::forecast)))
         .service(at("/v1/stats").route(web::get().to(ops::stats)))
         .service(at("/v1/shards").route(web::get().to(ops::shards)))
         .service(at("/v1/shards/{shard}/restart").route(web::post().to(ops::restart_shard)))

@@ -5,8 +5,8 @@ use actix_web::{HttpRequest, HttpResponse};
 use utoipa::OpenApi;
 
 use crate::http::{
-    amend, batch, calendars, completion, late, leases, metrics, ops, query, respond, rules,
-    schedules, store, tasks, topics, verbs,
+    amend, batch, calendars, completion, forecast, late, leases, metrics, ops, query, respond, rules,
+    schedules, simulate, store, tasks, topics, verbs,
 };
 
 /// The document's source.
@@ -38,7 +38,7 @@ use crate::http::{
         rules::list, rules::get, rules::put, rules::delete, rules::versions, rules::rollout, rules::rollback,
         schedules::list, schedules::get, schedules::put, schedules::delete, schedules::versions, schedules::preview,
         schedules::pause, schedules::resume, schedules::run_now,
-        ops::preview_cron,
+        ops::preview_cron, simulate::simulate, forecast::forecast,
         ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, store::backup, store::backup_status, store::export, store::export_status, ops::actors, ops::livez, ops::readyz,
         metrics::metrics
     )

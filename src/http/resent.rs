@@ -78,9 +78,12 @@ where
                 Problem::new(Code::Internal, "a defect of the service; it is in its log").into()
             }
         };
-        apart
-            .keep_answer(key, answer.status, answer.body.clone())
-            .await;
+        // None is kept from 500 on: what was done is found again by its ids, and what was not is tried anew.
+        let status = match answer.is_passing {
+            true => answer.status.max(500),
+            false => answer.status,
+        };
+        apart.keep_answer(key, status, answer.body.clone()).await;
         Ok(Ok(answer))
     });
     all.await.map_err(|error| problem_of(&error))?
@@ -109,6 +112,7 @@ fn again(status: u16, body: Bytes) -> Answer {
         location,
         retry_after_s: None,
         replayed: true,
+        is_passing: false,
     }
 }
 
@@ -174,6 +178,28 @@ mod tests {
         let works = |_| async { Ok(Answer::json(200, &json!({}))) };
         let answer = ask(&engine, works).await.expect("an answer");
         assert_eq!((answer.status, answer.replayed), (200, false));
+        engine.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn a_batch_of_which_a_part_may_fare_better_is_worked_on_again() {
+        let data = tempfile::tempdir().expect("a directory");
+        let engine = engine(&data).await;
+        let part = |_| async {
+            let answer = Answer::json(200, &json!({"items": [{"status": 201}, {"status": 507}]}));
+            Ok(Answer {
+                is_passing: true,
+                ..answer
+            })
+        };
+        let answer = ask(&engine, part).await.expect("an answer");
+        assert_eq!((answer.status, answer.replayed), (200, false));
+        let whole = |_| async { Ok(Answer::json(200, &json!({"items": []}))) };
+        for replayed in [false, true] {
+            let answer = ask(&engine, whole).await.expect("an answer");
+            assert_eq!((answer.status, answer.replayed), (200, replayed));
+            assert_eq!(answer.body, Bytes::from_static(b"{\"items\":[]}"));
+        }
         engine.shutdown().await;
     }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use actix_web::dev::ServerHandle;
 use actix_web::{App, HttpServer};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::clock::DurationMs;
+use crate::descriptors::{self, Shares};
 use crate::engine::Duetime;
 use crate::http::connections::Connections;
 use crate::http::{HttpOptions, configure};
@@ -105,26 +105,16 @@ pub async fn serve(
     serving.await.map_err(std::io::Error::other)?
 }
 
-/// Descriptors that connections leave to the store, the pushes and the rest.
-const DESCRIPTORS_KEPT: u64 = 1_024;
-
-/// As many connections as are wanted, and as leave enough descriptors for the store: a shard that can't open its
-/// next journal file stops. The process's limit is raised as far as the system lets it.
+/// As many connections as are wanted, and as leave enough descriptors for the store.
 fn connections_max(wanted: usize) -> usize {
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+    let Some(limit) = descriptors::allowed() else {
         return wanted;
     };
-    let limit = if setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
-        hard
-    } else {
-        soft
+    let shares = Shares {
+        pushes: 0,
+        connections: wanted,
     };
-    // Each connection has a second descriptor, by which it is shut down when nothing happens on it.
-    let room = limit.saturating_sub(DESCRIPTORS_KEPT.min(limit / 2)) / 2;
-    let allowed = usize::try_from(room)
-        .unwrap_or(usize::MAX)
-        .min(wanted)
-        .max(1);
+    let allowed = shares.of(limit).connections;
     if allowed < wanted {
         tracing::warn!(
             wanted,

@@ -16,8 +16,10 @@
 mod dispatch;
 mod hold;
 mod stages;
+mod watch;
 
 pub use dispatch::report_time;
+pub use watch::{Happened, Moment};
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -198,6 +200,8 @@ pub struct ShardCore {
     more: bool,
     pub(super) draining: bool,
     random: u64,
+    /// What has happened, if the shard is only played through.
+    happened: Option<Vec<Happened>>,
 }
 
 impl ShardCore {
@@ -234,6 +238,7 @@ impl ShardCore {
             more: false,
             draining: false,
             random: 0x9E37_79B9_7F4A_7C15 ^ u64::from(id.0) ^ now.wall.0 as u64,
+            happened: None,
         }
     }
 
@@ -402,6 +407,7 @@ impl ShardCore {
             by,
         };
         let came_due = matches!(event, Event::CameDue);
+        let watched = self.begin_watching(id, &event);
         let done = self.table.change(id, |entry| {
             let task = Arc::make_mut(&mut entry.task);
             let done = apply(task, event, &ctx);
@@ -426,6 +432,7 @@ impl ShardCore {
             Ok(applied) => applied,
             Err(refusal) => return Some(Err(refusal)),
         };
+        self.end_watching(id, watched, now);
         // What sleeps in a chunk and stays as it is goes on without an alarm of its own.
         if applied != Applied::Unchanged || self.table.is_alarmed(id) {
             let is_written = matches!(applied, Applied::Changed | Applied::ChangedAndStop(_));
@@ -845,7 +852,7 @@ impl ShardCore {
     /// The more this step writes, the more of the last fold it puts in its place, so that the next can begin in time.
     fn tidy(&mut self, now: Now, bytes: usize, alarms: &mut Vec<Setting>) -> Option<Fold> {
         // While it catches up, much is late and nothing is passed over.
-        if !self.more {
+        if !self.more && !self.is_played() {
             self.audit(now);
         }
         self.watch_progress(now);
@@ -856,6 +863,10 @@ impl ShardCore {
         alarms.extend(set);
         alarms.extend(self.table.ring_far(now));
         alarms.extend(self.table.move_some(now));
+        // There is no store that it could be folded into.
+        if self.is_played() {
+            return None;
+        }
         let shelf = self.table.shelf_mut();
         self.more |= shelf.is_placing() || shelf.has_sparse();
         let is_wanted = !self.wanted.is_empty() && shelf.can_fold();

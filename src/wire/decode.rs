@@ -31,8 +31,9 @@ use serde_json::value::RawValue;
 use crate::clock::DurationMs;
 use crate::task::duration::{self, DurationError};
 use crate::task::spec::{NameError, RawJson};
+use crate::wire::guard::{self, Flaw};
 use crate::wire::problem::{Code, FieldError, Problem};
-use crate::wire::{guard, scan};
+use crate::wire::scan;
 
 /// Most mistakes that are told in full; the rest is counted.
 const ERRORS_TOLD_MAX: usize = 32;
@@ -130,8 +131,13 @@ fn not_json(bytes: &[u8]) -> Problem {
     if let Err(error) = std::str::from_utf8(bytes) {
         return not_json(&format!("no UTF-8 at byte {}", error.valid_up_to()));
     }
-    if let Err(flaw) = guard::check(bytes) {
-        return Problem::new(Code::Malformed, format!("the body {flaw}"));
+    match guard::check(bytes) {
+        // By JSON's grammar it may stand there, but it is no text.
+        Err(flaw @ Flaw::LoneSurrogate { .. }) => {
+            return Problem::of_field("", "invalid_text", flaw.to_string());
+        }
+        Err(flaw) => return Problem::new(Code::Malformed, format!("the body {flaw}")),
+        Ok(()) => {}
     }
     match serde_json::from_slice::<&RawValue>(bytes) {
         Err(error) => not_json(&error),
@@ -149,13 +155,17 @@ pub struct Errors {
 impl Errors {
     /// Notes a mistake.
     pub fn note(&self, path: &Path<'_>, code: &'static str, detail: impl Into<String>) {
+        self.note_at(path, code, detail);
+    }
+
+    fn note_at(&self, at: impl fmt::Display, code: &'static str, detail: impl Into<String>) {
         let mut told = self.told.borrow_mut();
         if told.len() >= ERRORS_TOLD_MAX {
             self.untold.set(self.untold.get() + 1);
             return;
         }
         told.push(FieldError {
-            pointer: path.to_string(),
+            pointer: at.to_string(),
             code,
             detail: detail.into(),
         });
@@ -275,6 +285,24 @@ impl<'j> Node<'j, '_> {
         )
     }
 
+    /// What was made of it as a text or body of its own; what is wrong there is wrong here.
+    pub fn taken<T>(&self, read: Result<T, Problem>) -> Option<T> {
+        let problem = match read {
+            Ok(value) => return Some(value),
+            Err(problem) => problem,
+        };
+        for error in problem.errors {
+            let at = format_args!("{}{}", self.path, error.pointer);
+            self.errors.note_at(at, error.code, error.detail);
+        }
+        None
+    }
+
+    /// As it stands in the body.
+    pub fn bytes(&self) -> &'j [u8] {
+        self.json.as_bytes()
+    }
+
     /// Whether it is `null`, which is the same as absent.
     pub fn is_null(&self) -> bool {
         self.json == "null"
@@ -283,6 +311,11 @@ impl<'j> Node<'j, '_> {
     /// Whether it is an object.
     pub fn is_object(&self) -> bool {
         self.json.starts_with('{')
+    }
+
+    /// Whether it is a list.
+    pub fn is_list(&self) -> bool {
+        self.json.starts_with('[')
     }
 
     /// Any JSON of at most `bytes_max` bytes, as it came.

@@ -9,7 +9,7 @@ use crate::clock::WallMs;
 use crate::limits;
 use crate::rule::book::{Named, RuleBook};
 use crate::rule::{Calendar, Rollout, Rule, Schedule};
-use crate::task::spec::ResourceName;
+use crate::task::spec::{Action, ResourceName};
 use crate::wire;
 use crate::wire::due::InLimits;
 use crate::wire::problem::Problem;
@@ -84,6 +84,11 @@ pub trait Resource: Clone + fmt::Debug + Send + Sync + 'static {
     /// All of its kind, to be changed.
     fn all_mut(book: &mut RuleBook) -> &mut Named<Self>;
 
+    /// What it has done, and where it says so, as a JSON pointer.
+    fn actions(&self) -> Vec<(String, &Action)> {
+        Vec::new()
+    }
+
     /// What must be there as long as it is.
     fn needs(&self) -> Vec<Need> {
         Vec::new()
@@ -119,6 +124,13 @@ impl Resource for Schedule {
 
     fn all_mut(book: &mut RuleBook) -> &mut Named<Self> {
         &mut book.schedules
+    }
+
+    fn actions(&self) -> Vec<(String, &Action)> {
+        let action = self.action.iter();
+        action
+            .map(|action| ("/action".to_owned(), action))
+            .collect()
     }
 }
 
@@ -165,7 +177,7 @@ impl Resource for Rollout {
 }
 
 /// Whether a resource is there.
-pub(super) fn is_there(book: &RuleBook, (kind, name): &Need) -> bool {
+pub(in crate::engine) fn is_there(book: &RuleBook, (kind, name): &Need) -> bool {
     match kind {
         Kind::Calendar => book.calendars.contains_key(name),
         Kind::Schedule => book.schedules.contains_key(name),

@@ -25,8 +25,38 @@ const AHEAD: DurationMs = DurationMs(60);
 /// Who makes the tasks, as their logs say.
 const BY: &str = "schedule";
 
+/// Where the tasks of occurrences are, and the time: the engine, or a play of one.
+pub(in crate::engine) trait Tasks {
+    /// What time it is.
+    fn time(&self) -> WallMs;
+    /// Makes a task; again, it finds the one that it made.
+    async fn make(&self, new: NewTask, origin: Origin, by: &str) -> Result<(), EngineError>;
+    /// Looks at one.
+    async fn look(&self, target: Target) -> Result<Option<TaskView>, EngineError>;
+    /// Has a verb happen to one.
+    async fn tell(&self, target: Target, event: Event, by: &str) -> Result<(), EngineError>;
+}
+
+impl Tasks for Duetime {
+    fn time(&self) -> WallMs {
+        self.now().wall
+    }
+
+    async fn make(&self, new: NewTask, origin: Origin, by: &str) -> Result<(), EngineError> {
+        self.create_from(new, Some(origin), by).await.map(drop)
+    }
+
+    async fn look(&self, target: Target) -> Result<Option<TaskView>, EngineError> {
+        self.get(target).await
+    }
+
+    async fn tell(&self, target: Target, event: Event, by: &str) -> Result<(), EngineError> {
+        self.verb(target, event, by).await.map(drop)
+    }
+}
+
 /// See the module's header.
-pub(super) struct Course {
+pub(in crate::engine) struct Course {
     pub name: ResourceName,
     pub position: Position,
     /// The position is not stored yet.
@@ -39,7 +69,7 @@ pub(super) struct Course {
 
 /// When a schedule is to be looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wake {
+pub(in crate::engine) enum Wake {
     /// It can go on.
     Now,
     /// Something is to end first; by no clock that may step.
@@ -118,15 +148,15 @@ impl Course {
     /// One step; leaves the time of the next in `wake`.
     pub async fn step(
         &mut self,
-        engine: &Duetime,
+        tasks: &impl Tasks,
         kept: &Kept<Schedule>,
         at_start: bool,
     ) -> Result<(), EngineError> {
-        let now = engine.now().wall;
+        let now = tasks.time();
         let is_another = self.position.version != kept.version;
         if is_another || self.position.is_paused {
             if let Some(at) = self.position.stored_ms.map(WallMs) {
-                self.call_off(engine, at, "its schedule was changed or is held")
+                self.call_off(tasks, at, "its schedule was changed or is held")
                     .await?;
                 self.change(|position| position.stored_ms = None);
             } else if is_another {
@@ -137,8 +167,8 @@ impl Course {
             return Ok(());
         }
         match self.position.stored_ms.map(WallMs) {
-            None => self.store_next(engine, kept, now, at_start).await,
-            Some(at) => self.let_go(engine, kept, at, now, at_start).await,
+            None => self.store_next(tasks, kept, now, at_start).await,
+            Some(at) => self.let_go(tasks, kept, at, now, at_start).await,
         }
     }
 
@@ -159,7 +189,7 @@ impl Course {
     /// There is none ahead: stores the next one, or deals with those that were missed.
     async fn store_next(
         &mut self,
-        engine: &Duetime,
+        tasks: &impl Tasks,
         kept: &Kept<Schedule>,
         now: WallMs,
         at_start: bool,
@@ -172,7 +202,7 @@ impl Course {
             return Ok(());
         };
         if next > now {
-            self.make(engine, schedule, next, false).await?;
+            self.make(tasks, schedule, next, false).await?;
             self.change(|position| position.stored_ms = Some(next.0));
             return Ok(());
         }
@@ -185,7 +215,7 @@ impl Course {
         };
         if at_start && chosen != Some(next) {
             // A crash may have come between its task and its position.
-            self.call_off(engine, next, "it was missed").await?;
+            self.call_off(tasks, next, "it was missed").await?;
         }
         let Some(chosen) = chosen else {
             self.change(|position| position.last_ms = latest.0);
@@ -193,7 +223,7 @@ impl Course {
         };
         // One after the other, in their order.
         if let Some(ran) = self.position.ran_ms.map(WallMs) {
-            let is_its_turn = match self.look(engine, ran).await? {
+            let is_its_turn = match self.look(tasks, ran).await? {
                 Seen::Over => true,
                 Seen::Waiting => false,
                 Seen::Started => schedule.overlap == Overlap::Allow,
@@ -203,7 +233,7 @@ impl Course {
                 return Ok(());
             }
         }
-        self.make(engine, schedule, chosen, true).await?;
+        self.make(tasks, schedule, chosen, true).await?;
         self.change(|position| {
             position.last_ms = chosen.0;
             position.ran_ms = Some(chosen.0);
@@ -215,7 +245,7 @@ impl Course {
     /// One is stored: when its time comes, stores the next one and lets it go, unless it is to be left out or to wait.
     async fn let_go(
         &mut self,
-        engine: &Duetime,
+        tasks: &impl Tasks,
         kept: &Kept<Schedule>,
         at: WallMs,
         now: WallMs,
@@ -237,25 +267,25 @@ impl Course {
                 CatchUp::All => false,
             };
             // What had been started before the start is no matter of catching up.
-            if is_dropped && matches!(self.look(engine, at).await?, Seen::Waiting) {
-                return self.leave_out(engine, at, "it was missed").await;
+            if is_dropped && matches!(self.look(tasks, at).await?, Seen::Waiting) {
+                return self.leave_out(tasks, at, "it was missed").await;
             }
         }
         if schedule.overlap != Overlap::Allow
             && let Some(ran) = self.position.ran_ms.map(WallMs)
-            && !matches!(self.look(engine, ran).await?, Seen::Over)
-            && matches!(self.look(engine, at).await?, Seen::Waiting)
+            && !matches!(self.look(tasks, ran).await?, Seen::Over)
+            && matches!(self.look(tasks, at).await?, Seen::Waiting)
         {
             let waits = schedule.overlap == Overlap::Queue
                 || (at_start && schedule.catch_up == CatchUp::All);
             if !waits {
                 return self
-                    .leave_out(engine, at, "the one before it had not ended")
+                    .leave_out(tasks, at, "the one before it had not ended")
                     .await;
             }
             if !self.position.is_held {
                 let clock = PauseClock::Keep;
-                self.tell(engine, at, Event::Pause { clock }).await?;
+                self.tell(tasks, at, Event::Pause { clock }).await?;
                 self.change(|position| position.is_held = true);
             }
             self.wake = Wake::Soon;
@@ -263,10 +293,10 @@ impl Course {
         }
         let ahead = next.filter(|next| *next > now && self.has_runs_left(schedule, 1));
         if let Some(next) = ahead {
-            self.make(engine, schedule, next, false).await?;
+            self.make(tasks, schedule, next, false).await?;
         }
         if self.position.is_held {
-            self.tell(engine, at, Event::Resume).await?;
+            self.tell(tasks, at, Event::Resume).await?;
         }
         self.change(|position| {
             position.last_ms = at.0;
@@ -280,11 +310,11 @@ impl Course {
 
     async fn leave_out(
         &mut self,
-        engine: &Duetime,
+        tasks: &impl Tasks,
         at: WallMs,
         why: &str,
     ) -> Result<(), EngineError> {
-        self.call_off(engine, at, why).await?;
+        self.call_off(tasks, at, why).await?;
         self.change(|position| {
             position.last_ms = at.0;
             position.is_held = false;
@@ -309,7 +339,7 @@ impl Course {
     /// Makes the task of an occurrence; again, it finds the one that it made.
     async fn make(
         &self,
-        engine: &Duetime,
+        tasks: &impl Tasks,
         schedule: &Schedule,
         at: WallMs,
         was_missed: bool,
@@ -326,7 +356,7 @@ impl Course {
             first_at: at,
         };
         let new = task_of(&self.name, schedule, at, Some(when));
-        engine.create_from(new, Some(origin), BY).await.map(drop)
+        tasks.make(new, origin, BY).await
     }
 
     fn target(&self, at: WallMs) -> Option<Target> {
@@ -334,11 +364,11 @@ impl Course {
         Some(Target::Key(topic, key_of(&self.name, at)))
     }
 
-    async fn look(&self, engine: &Duetime, at: WallMs) -> Result<Seen, EngineError> {
+    async fn look(&self, tasks: &impl Tasks, at: WallMs) -> Result<Seen, EngineError> {
         let Some(target) = self.target(at) else {
             return Ok(Seen::Over);
         };
-        let view: Option<TaskView> = match engine.get(target).await {
+        let view: Option<TaskView> = match tasks.look(target).await {
             Err(EngineError::Refused(_)) => None,
             looked => looked?,
         };
@@ -351,23 +381,23 @@ impl Course {
     }
 
     /// Cancels the task of an occurrence that has not been started.
-    async fn call_off(&self, engine: &Duetime, at: WallMs, why: &str) -> Result<(), EngineError> {
-        match self.look(engine, at).await? {
+    async fn call_off(&self, tasks: &impl Tasks, at: WallMs, why: &str) -> Result<(), EngineError> {
+        match self.look(tasks, at).await? {
             Seen::Waiting => {
                 let reason = why.to_owned();
-                self.tell(engine, at, Event::Cancel { reason }).await
+                self.tell(tasks, at, Event::Cancel { reason }).await
             }
             Seen::Over | Seen::Started => Ok(()),
         }
     }
 
     /// Has a verb happen to the task of an occurrence. That its state does not allow it, or that it is gone, is as good.
-    async fn tell(&self, engine: &Duetime, at: WallMs, event: Event) -> Result<(), EngineError> {
+    async fn tell(&self, tasks: &impl Tasks, at: WallMs, event: Event) -> Result<(), EngineError> {
         let Some(target) = self.target(at) else {
             return Ok(());
         };
-        match engine.verb(target, event, BY).await {
-            Ok(_) | Err(EngineError::Refused(VerbRefused::NotFound | VerbRefused::Refused(_))) => {
+        match tasks.tell(target, event, BY).await {
+            Ok(()) | Err(EngineError::Refused(VerbRefused::NotFound | VerbRefused::Refused(_))) => {
                 Ok(())
             }
             Err(error) => Err(error),

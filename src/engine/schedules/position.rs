@@ -31,7 +31,7 @@ pub struct Position {
 
 impl Position {
     /// At the beginning of a course.
-    pub(super) fn begun(kept: &Kept<Schedule>, since: WallMs, is_paused: bool) -> Self {
+    pub(in crate::engine) fn begun(kept: &Kept<Schedule>, since: WallMs, is_paused: bool) -> Self {
         Self {
             version: kept.version,
             topic: kept.meaning.topic.as_str().to_owned(),

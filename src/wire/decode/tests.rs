@@ -57,7 +57,6 @@ fn what_is_not_json_is_400_and_says_where() {
         (b"{\"name\": \"a\"} x", "not_json", "trailing characters"),
         (b"{\"name\": 01}", "not_json", "invalid number"),
         (b"{\"name\": \"a\n\"}", "not_json", "control character"),
-        (br#"{"name": "\ud800"}"#, "malformed", "surrogate"),
     ] {
         let problem = decode(body, read).unwrap_err();
         assert_eq!(
@@ -67,6 +66,12 @@ fn what_is_not_json_is_400_and_says_where() {
         );
         assert!(problem.detail.contains(says), "{problem}");
     }
+    let problem = decode(br#"{"name": "\ud800"}"#, read).unwrap_err();
+    assert_eq!(
+        (problem.status(), problem.errors[0].code),
+        (422, "invalid_text")
+    );
+    assert!(problem.detail.contains("surrogate"), "{problem}");
     let deep = format!(
         r#"{{"name": {}{}}}"#,
         "[".repeat(100_000),
