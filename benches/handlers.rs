@@ -66,6 +66,8 @@ fn attempt(n: u64, handler: &str, topic: &TopicName, clock: &Clock) -> RunAttemp
             attempt: AttemptNumber(1),
             due_at: WallMs(0),
             payload: None,
+            checkpoint: None,
+            heartbeat: None,
         }),
     }
 }

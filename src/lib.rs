@@ -185,8 +185,8 @@ pub use task::event::{Event, NewDue};
 pub use task::model::State;
 pub use task::retry::{Backoff, RetryPolicy};
 pub use task::spec::{
-    Action, CommandAction, HttpAction, NameError, OnNoAnswer, Poll, StageName, TaskKey, TopicName,
-    Verify,
+    Action, CommandAction, HttpAction, NameError, OnEnd, OnNoAnswer, Poll, StageName, TaskKey,
+    TopicName, Verify,
 };
 pub use task::stage::{Stage, Stages, StagesError, Starts};
 pub use task::topic::OnExisting;

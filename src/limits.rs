@@ -10,6 +10,10 @@ pub const PAYLOAD_BYTES_MAX: usize = 256 * 1024;
 pub const FACTS_BYTES_MAX: usize = 64 * 1024;
 /// Largest result, in bytes of JSON.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
+/// Largest checkpoint of an attempt, in bytes of JSON.
+pub const CHECKPOINT_BYTES_MAX: usize = 16 * 1024;
+/// Most lost leases that a policy may name.
+pub const LOST_LEASES_MAX: u64 = 10_000;
 /// Most tags of a task.
 pub const TAGS_MAX: usize = 16;
 /// Longest name of a tag, in bytes.

@@ -453,6 +453,15 @@ fn a_cancel_stops_the_whole_group() {
     assert_eq!(cancelled.must(202)["state"], "cancelled");
     gone(&processes);
     assert_eq!(api.task(&task.id)["state"], "cancelled");
+    let counted = |row: &str| {
+        let metrics = api.get("/metrics").text();
+        let value = metrics.lines().find_map(|line| line.strip_prefix(row));
+        value.is_some_and(|value| value.trim() != "0")
+    };
+    until("it is counted", SOON, || {
+        let ended = counted("duetime_command_ended_total{outcome=\"cancelled\"}");
+        (ended && counted("duetime_command_started_total")).then_some(())
+    });
 }
 
 // ---------------------------------------------------------------- many, and the end

@@ -378,12 +378,21 @@ async fn there_are_no_more_threads_than_the_limit_and_what_finds_none_uses_no_at
     let waits = made(&engine, task_for("blocks").retry(fixed(0, 1)))
         .await
         .id;
-    let handed_back = ended(&engine, waits, State::Retrying).await;
-    assert_eq!(handed_back.attempts, 0);
-    assert_eq!(
-        handed_back.last_outcome.map(|last| last.outcome),
-        Some("given_back")
-    );
+    let at_the_door = async {
+        loop {
+            let view = engine.get(Target::Id(waits)).await.expect("an answer");
+            let view = view.expect("the task is there");
+            if view.blocked_by == Some("executor_full") {
+                break view.task;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let at_the_door = tokio::time::timeout(SOON, at_the_door).await;
+    let waiting = at_the_door.expect("it waits for a thread");
+    assert_eq!((waiting.state, waiting.attempts), (State::Pending, 0));
+    let seats = &engine.handler_seats()[0].1;
+    assert_eq!(seats.given_back_since_start, 0, "it was not handed out");
     assert!(begun.try_recv().is_err(), "it was not begun");
     gate.open();
     until_seats(&engine, "back", |seats| seats.abandoned.is_empty()).await;
@@ -534,5 +543,75 @@ async fn a_payload_is_read_as_a_type_and_the_error_names_the_field_that_does_not
         "{}",
         error.message
     );
+    engine.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_handler_says_of_its_progress_is_seen_while_it_runs_and_is_there_for_the_next_attempt()
+ {
+    let data = tempfile::tempdir().expect("a directory");
+    let go_on = Arc::new(tokio::sync::Semaphore::new(0));
+    let reads = {
+        let go_on = Arc::clone(&go_on);
+        move |task: HandlerTask| {
+            let go_on = Arc::clone(&go_on);
+            async move {
+                if let Some(page) = task.checkpoint_as::<u32>()? {
+                    return Ok(Some(json!({"began_at": page})));
+                }
+                task.progress(&7)?;
+                let _ = go_on.acquire().await;
+                // Not told any more before the attempt is over.
+                task.progress(&8)?;
+                Err(HandlerError::new("busy", "not today"))
+            }
+        }
+    };
+    let engine = Duetime::builder()
+        .data_dir(data.path())
+        .handler("reads", reads)
+        .start()
+        .await
+        .expect("it starts");
+    let id = made(&engine, task_for("reads").retry(fixed(0, 2))).await.id;
+    let end = Instant::now() + SOON;
+    loop {
+        let task = look(&engine, id).await;
+        if let Some(checkpoint) = task.checkpoint {
+            assert_eq!((checkpoint.as_str(), task.state), ("7", State::Running));
+            break;
+        }
+        assert!(Instant::now() < end, "nothing was heard of it");
+        tokio::task::yield_now().await;
+    }
+    go_on.add_permits(1);
+    let task = ended(&engine, id, State::Succeeded).await;
+    let result = task.result.expect("a result");
+    assert_eq!(result.as_str(), r#"{"began_at":8}"#);
+    engine.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_is_silent_for_too_long_is_told_to_stop_and_tried_again() {
+    let data = tempfile::tempdir().expect("a directory");
+    let silent = |task: HandlerTask| async move {
+        if task.attempt.0 == 1 {
+            task.cancel.cancelled().await;
+            return Err(HandlerError::new("cut", "it was told to stop"));
+        }
+        task.is_at_work();
+        Ok(None)
+    };
+    let engine = Duetime::builder()
+        .data_dir(data.path())
+        .handler("silent", silent)
+        .start()
+        .await
+        .expect("it starts");
+    let mut new = task_for("silent").retry(fixed(0, 2));
+    new.timeouts.heartbeat = Some(DurationMs(200));
+    let task = ended(&engine, made(&engine, new).await.id, State::Succeeded).await;
+    let outcomes: Vec<_> = task.attempts_log.kept.iter().map(|it| it.outcome).collect();
+    assert_eq!(outcomes, ["heartbeat_lost", "succeeded"]);
     engine.shutdown().await;
 }

@@ -112,11 +112,13 @@ fn case_24_the_worker_whose_lease_is_over_can_change_nothing() {
     assert_eq!(api.task(&task["id"])["state"], "running");
     api.say("complete", &second, json!({"result": "B"}))
         .must(200);
-    assert_eq!(
-        api.say("complete", &first, json!({"result": "A"}))
-            .problem(),
-        stale()
-    );
+    for (verb, body) in [
+        ("complete", json!({"result": "A"})),
+        ("heartbeat", json!({})),
+        ("fail", json!({"error": {"code": "c", "message": "m"}})),
+    ] {
+        assert_eq!(api.say(verb, &first, body).problem(), stale(), "{verb}");
+    }
     let done = api.task(&task["id"]);
     assert_eq!(
         (&done["result"], &done["attempts"], &done["state"]),
@@ -313,6 +315,65 @@ fn a_lease_outlives_kill_9_of_the_service() {
     );
 }
 
+/// The whole half minute is in the shard's own tests, on a clock that is moved.
+#[test]
+fn case_26_a_second_worker_gets_a_task_when_the_heartbeats_of_the_first_stop_and_not_before() {
+    let api = service();
+    api.made(&json!({"topic": "case26", "retry": {"fixed": "PT0S", "max_attempts": 5}}));
+    let first = leased(&api, "case26", "PT1S");
+    let begun = Instant::now();
+    let mut last_beat = now_ms();
+    // The passing of real time is the subject.
+    while begun.elapsed() < Duration::from_secs(3) {
+        assert!(api.lease("case26", 1, 300, "PT10S").is_empty());
+        last_beat = now_ms();
+        api.say("heartbeat", &first, json!({})).must(200);
+    }
+    let task = api.task(&first["task"]["id"]);
+    assert_eq!(task["attempts"], 1);
+    let second = leased(&api, "case26", "PT10S");
+    let waited = now_ms() - last_beat;
+    assert_eq!(second["attempt"], 2);
+    assert!((1_000..=3_000).contains(&waited), "{waited} ms");
+}
+
+/// Watched for ten seconds, and more, in the shard's own tests.
+#[test]
+fn case_30_a_paused_topic_gives_out_nothing_also_after_a_restart_and_all_of_it_when_it_goes_on() {
+    let mut api = Service::start();
+    let lost = json!({"topic": "case30", "retry": {"fixed": "PT0S", "max_attempts": 5}});
+    let lost = api.made(&lost)["id"].clone();
+    leased(&api, "case30", "PT1S");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| api.lease("case30", 9, 1_500, "PT10S"));
+        until("a worker waits", SOON, || {
+            let stats = api.get("/v1/stats").must(200);
+            (stats["totals"]["waiting_workers"].as_u64() >= Some(1)).then_some(())
+        });
+        api.post("/v1/topics/case30/pause", &json!({})).must(200);
+        api.made(&json!({"topic": "case30", "key": "now"}));
+        api.made(&json!({"topic": "case30", "key": "soon", "delay": "PT1S"}));
+        let leases = waits.join().expect("its leases");
+        assert!(leases.is_empty(), "{leases:?}");
+    });
+    api.kill_and_start();
+    assert!(api.lease("case30", 9, 2_000, "PT10S").is_empty());
+    let held = api.list("topic=case30");
+    assert_eq!(held.len(), 3);
+    for task in held {
+        assert_eq!(task["blocked_by"], "topic_paused", "{task}");
+    }
+    assert_eq!(api.task(&lost)["last_outcome"]["outcome"], "lease_expired");
+    let resumed = Instant::now();
+    api.post("/v1/topics/case30/resume", &json!({})).must(200);
+    let mut got = 0;
+    until("all three are given out", SOON, || {
+        got += api.lease("case30", 9, 1_000, "PT10S").len();
+        (got == 3).then_some(())
+    });
+    assert!(resumed.elapsed() < Duration::from_secs(2));
+}
+
 /// A lease of a topic with this policy that has run out, its task, and the lease that came after it.
 fn lost(api: &Service, topic: &str, late_answers: &Value) -> (Value, Value, Value) {
     let settings =
@@ -382,6 +443,10 @@ fn what_a_worker_says_too_late_is_kept_and_found_by_id_key_and_topic() {
     let found = late_answers(&api, &of_task);
     assert_eq!(found.len(), 2, "the newest first");
     assert_eq!(found[0]["error"]["code"], "no_stock");
+    // One is new since the start.
+    let metrics = api.get("/metrics").text();
+    let counted = "duetime_late_answers_total{treatment=\"refused\"} 1\n";
+    assert!(metrics.contains(counted), "{metrics}");
     assert!(late_answers(&api, "/v1/late-answers?topic=other").is_empty());
 
     let page = api.get(&format!("{of_task}?limit=1")).must(200);

@@ -60,7 +60,7 @@ fn all(service: &Service) -> BTreeMap<String, (Value, Value, Value)> {
     whole.collect()
 }
 
-/// A late answer, which no export has.
+/// A late answer.
 fn answered_late(service: &Service) {
     let called_off = service.made(&json!({"topic": "late"}));
     let leases = service.lease("late", 1, 5_000, "PT1M");
@@ -220,16 +220,20 @@ fn what_was_exported_is_imported_as_it_was_and_a_wrong_line_changes_nothing() {
     let imported = home.path().join("imported");
     let mut service = Service::start();
     filled(&service);
-    let before = all(&service);
+    answered_late(&service);
+    let late = |service: &Service| service.get("/v1/late-answers").must(200);
+    let (before, late_before) = (all(&service), late(&service));
+    assert_eq!(late_before["items"][0]["result"], 7);
     service.terminate();
     let lines = done(&["export", "--data", text(&service.data())]);
-    assert_eq!(lines.lines().count(), before.len());
+    assert_eq!(lines.lines().count(), before.len() + 1);
     let file = home.path().join("tasks.ndjson");
     std::fs::write(&file, &lines).expect("it is written");
     done(&["import", "--data", text(&imported), text(&file)]);
     let same = |data: &Path| {
         let service = Service::with_data(data.to_owned(), &[]);
         assert_eq!(all(&service), before);
+        assert_eq!(late(&service), late_before);
     };
     same(&imported);
 
@@ -245,7 +249,8 @@ fn what_was_exported_is_imported_as_it_was_and_a_wrong_line_changes_nothing() {
         text(&imported),
         text(&file),
     ]);
-    let number = before.len() + 2;
+    // Behind the late answer and an empty line.
+    let number = before.len() + 3;
     assert!(
         told.contains(&format!("line {number}: ")) && told.contains("not one of its `topic`"),
         "{told}"

@@ -496,3 +496,39 @@ fn one_task_is_created_once_and_moved_through_its_verbs() {
         assert_eq!(created.task.state, State::Cancelled);
     });
 }
+
+#[test]
+fn what_work_says_of_its_progress_is_shown_and_given_to_the_next_attempt() {
+    let (api, runtime) = (SHARED.service(), runtime());
+    let _on = runtime.enter();
+    let id = tasks(&api, "progress", 1).remove(0);
+    let go_on = Arc::new(Semaphore::new(0));
+    let work = {
+        let go_on = Arc::clone(&go_on);
+        move |task: LeasedTask| {
+            let go_on = Arc::clone(&go_on);
+            async move {
+                if let Some(page) = task.checkpoint_as::<u32>()? {
+                    return Ok(json!({"began_at": page}));
+                }
+                for page in 1..=7 {
+                    task.progress(&page)?;
+                }
+                let _ = go_on.acquire().await;
+                task.progress(&8)?;
+                Err(NotDone::failed("busy", "not today"))
+            }
+        }
+    };
+    let worker = worker(&api, "progress").start(work);
+    until("it is shown", SOON, || {
+        (api.task(&id)["checkpoint"] == 7).then_some(())
+    });
+    go_on.add_permits(1);
+    let done = api.wait_state(&id, "succeeded");
+    assert_eq!(
+        (&done["result"], &done["attempts"]),
+        (&json!({"began_at": 8}), &json!(2))
+    );
+    runtime.block_on(worker.stop(SOON));
+}

@@ -1,15 +1,16 @@
-//! All tasks of a data directory, or of a running service, as lines of JSON: see [`task_line`].
+//! All tasks of a data directory, or of a running service, and their late answers, as lines of JSON: see [`task_line`].
 //!
-//! Topics, tombstones, kept and late answers are not in it; a backup has them. Tasks come in no order.
+//! Topics, tombstones and kept answers are not in it; a backup has them. Tasks come in no order, late answers behind all
+//! tasks of their shard.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::archive::{ArchiveError, Carried, Options, Progress, each_shard};
 use crate::shard::snapshot::{Fault, Found, Snapshot};
-use crate::store::RecordKey;
 use crate::store::codec::decode_task;
 use crate::store::data_dir::DataDir;
+use crate::store::{Note, RecordKey};
 use crate::wire::task_line;
 
 /// Lines are given out so many bytes at a time.
@@ -97,6 +98,21 @@ impl<'a> Lines<'a> {
                 false => Ok(()),
             }
         })?;
+        let late = snapshot.notes().iter().filter_map(|note| match note {
+            Note::Late(late) => Some(late),
+            Note::Tombstone(_) | Note::Answer(_) => None,
+        });
+        for late in late {
+            let start = block.len();
+            if let Err(error) = task_line::write_late(late, &mut block) {
+                block.truncate(start);
+                let (place, why) = (RecordKey::late(late).to_string(), error.to_string());
+                self.progress.note(Fault { place, why });
+            }
+            if block.len() >= BLOCK_BYTES {
+                self.hand_over(&mut block, &mut tasks)?;
+            }
+        }
         self.hand_over(&mut block, &mut tasks)
     }
 

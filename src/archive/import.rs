@@ -1,4 +1,4 @@
-//! Tasks from lines of JSON, into a data directory that is new or at rest.
+//! Tasks and late answers from lines of JSON, into a data directory that is new or at rest.
 //!
 //! ```text
 //!   file ──blocks of lines──▶ readers ──tasks──▶ sink ◀──tasks── what the directory holds
@@ -18,10 +18,11 @@ use crate::archive::reshard::{feed_all, latest_steady, settle};
 use crate::archive::sink::{Feeder, Item, OnTaken, Sink};
 use crate::archive::{ArchiveError, Carried, Options, Progress};
 use crate::clock::SteadyMs;
+use crate::store::Note;
 use crate::store::codec::encode_task;
 use crate::store::data_dir::DataDir;
 use crate::wire::problem::{Code, Problem};
-use crate::wire::task_line::{self, LINE_BYTES_MAX};
+use crate::wire::task_line::{self, LINE_BYTES_MAX, Line};
 
 /// Lines that are handed to a reader at a time, in bytes.
 const BLOCK_BYTES: usize = 256 * 1024;
@@ -133,14 +134,17 @@ fn read_blocks(
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let task = task_line::read(line).map_err(|problem| ArchiveError::Line {
+            let read = task_line::read(line).map_err(|problem| ArchiveError::Line {
                 line: number,
                 problem,
             })?;
-            feeder.put(Item::Task {
-                id: task.id,
-                value: encode_task(&task),
-                line: number,
+            feeder.put(match read {
+                Line::Task(task) => Item::Task {
+                    id: task.id,
+                    value: encode_task(&task),
+                    line: number,
+                },
+                Line::Late(late) => Item::Note(Note::Late(late)),
             })?;
         }
         progress.add_done(text.len() as u64);

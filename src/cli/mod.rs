@@ -27,6 +27,7 @@ mod store;
 mod task;
 mod top;
 mod topic;
+mod worker;
 
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
@@ -95,6 +96,12 @@ enum Command {
         after_help = "Example:\n  duetime schedule put nightly '{\"cron\": \"0 2 * * *\", \"tz\": \"Europe/Berlin\", \"topic\": \"report.nightly\"}'"
     )]
     Schedule(schedule::Args),
+    /// See who leases tasks
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  duetime worker list"
+    )]
+    Worker(worker::Args),
     /// What would fire: tasks, rules, calendars and schedules on a virtual clock; nothing is sent or changed
     Simulate(simulate::Args),
     /// Back up, restore, export, import, check and reshard a data directory
@@ -170,6 +177,7 @@ fn execute(command: Command, out: &mut Out<'_>) -> Result<(), Failure> {
         Command::Calendar(args) => calendar::run(args, out),
         Command::Rule(args) => rule::run(args, out),
         Command::Schedule(args) => schedule::run(args, out),
+        Command::Worker(args) => worker::run(args, out),
         Command::Simulate(args) => simulate::run(args, out),
         Command::Store(args) => store::run(args, out),
         Command::Top(args) => top::run(args, out),

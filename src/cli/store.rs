@@ -43,7 +43,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Write all tasks to standard output, one line of JSON each, also while the service runs
+    /// Write all tasks and late answers to standard output, one line of JSON each, also while the service runs
     #[command(
         after_help = "Example:\n  duetime store export --data ./data > tasks.ndjson\n\n\
                             Topics, tombstones and kept answers are not in it; a backup has them."

@@ -30,6 +30,7 @@ use crate::client::again::send_until;
 use crate::client::call::{Body, Call};
 use crate::client::error::ClientError;
 use crate::client::not_done::{NotDone, Said};
+use crate::client::saying::{News, Saying};
 use crate::client::task::{Beat, Cord, Cut, LeasedTask};
 use crate::client::worker::{Desk, WorkerCounts};
 use crate::ids::{AttemptToken, TaskId};
@@ -40,6 +41,8 @@ use crate::task::spec::Delivery;
 const TELL_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// Longest wait for one answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How far the work has got is told so often at most.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
 /// Shortest wait for the answer to a heartbeat, and between two of them.
 const BEAT_MIN: Duration = Duration::from_millis(20);
 
@@ -50,6 +53,8 @@ pub(super) struct Held {
     token: AttemptToken,
     delivery: Delivery,
     cord: Cord,
+    saying: Saying,
+    lease: Duration,
     leased_at: Instant,
 }
 
@@ -65,12 +70,14 @@ impl Drop for Work {
 impl Held {
     pub(super) fn new(desk: Arc<Desk>, leased: &LeasedTask) -> Self {
         Self {
-            desk,
             id: leased.id,
             token: leased.token,
             delivery: leased.delivery,
             cord: leased.cord.clone(),
+            saying: leased.saying.clone(),
+            lease: leased.lease.unwrap_or(desk.lease),
             leased_at: Instant::now(),
+            desk,
         }
     }
 
@@ -138,24 +145,29 @@ impl Held {
 
     /// Renews the lease until it is gone. Never comes back.
     async fn keep(&self) -> Infallible {
-        let lease = self.desk.lease;
+        let lease = self.lease;
         let mut sure_until = self.leased_at + lease;
         let mut next = self.leased_at + lease / 3;
-        let body = Body::default().with("token", &Some(self.token.0)).bytes();
+        let mut asked_at = self.leased_at;
         loop {
-            sleep_until(next).await;
-            let asked_at = Instant::now();
+            tokio::select! {
+                () = sleep_until(next) => {}
+                () = self.saying.changed() => sleep_until(next.min(asked_at + TOLD_EVERY)).await,
+            }
+            asked_at = Instant::now();
+            let news = self.saying.news();
             // An answer that comes when the lease may be over is too late to tell the work in time.
             let sure_for = sure_until.saturating_duration_since(asked_at);
             let within = match sure_for {
                 Duration::ZERO => lease / 3,
                 left => left.min(lease / 3),
             };
-            let call = self.call("heartbeat", body.clone(), within.max(BEAT_MIN));
+            let call = self.heartbeat(news.as_ref(), within.max(BEAT_MIN));
             let answer = self.desk.service.send(&call).await;
             match answer.and_then(|answer| answer.read::<Beat>()) {
                 Ok(Beat { cancelled: true }) => break self.cord.cut(Cut::TaskCancelled),
                 Ok(Beat { cancelled: false }) => {
+                    news.iter().for_each(|news| self.saying.told(news));
                     sure_until = asked_at + lease;
                     next = asked_at + lease / 3;
                 }
@@ -180,6 +192,12 @@ impl Held {
     /// Says it until the service has heard it.
     async fn tell(&self, mut said: Said) {
         let until = Instant::now() + TELL_WITHIN;
+        // What was done needs no going on.
+        if let (Said::NotDone(_), Some(news)) = (&said, self.saying.news()) {
+            let call = self.heartbeat(Some(&news), ANSWER_WITHIN);
+            // Without it the next attempt begins a little further back.
+            let _ = self.desk.service.send(&call).await;
+        }
         loop {
             let (verb, body) = said.body(self.token);
             let call = self.call(verb, body, ANSWER_WITHIN);
@@ -206,6 +224,13 @@ impl Held {
                 }
             }
         }
+    }
+
+    fn heartbeat(&self, news: Option<&News>, within: Duration) -> Call {
+        let so_far = news.map(|news| &*news.so_far);
+        let body = Body::default().with("token", &Some(self.token.0));
+        let body = body.with("checkpoint", &so_far);
+        self.call("heartbeat", body.bytes(), within)
     }
 
     fn call(&self, verb: &str, body: bytes::Bytes, within: Duration) -> Call {

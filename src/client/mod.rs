@@ -87,6 +87,7 @@ pub(crate) mod call;
 mod error;
 mod held;
 mod not_done;
+mod saying;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod task;

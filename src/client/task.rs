@@ -4,19 +4,22 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::de::{DeserializeOwned, Error};
-use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::not_done::NotDone;
-use crate::clock::WallMs;
+use crate::client::saying::Saying;
+use crate::clock::{DurationMs, WallMs};
 use crate::ids::{AttemptToken, TaskId};
+use crate::limits;
 use crate::shard::query::Slim;
 use crate::task::spec::{Delivery, RawJson};
-use crate::task::{State, TaskKey, TopicName};
+use crate::task::{State, TaskKey, TopicName, duration};
 use crate::wire::{task_in, time};
 
 /// A task, as its service has shown it.
@@ -48,6 +51,9 @@ pub struct RemoteTask {
     /// Handed to the action, as JSON; as a type: [`payload_as`](Self::payload_as).
     #[serde(default, deserialize_with = "json")]
     pub payload: Option<RawJson>,
+    /// How far an attempt before this one had got, as JSON; as a type: [`checkpoint_as`](Self::checkpoint_as).
+    #[serde(default, deserialize_with = "json")]
+    pub checkpoint: Option<RawJson>,
     /// What the work gave back, as JSON.
     #[serde(default, deserialize_with = "json")]
     pub result: Option<RawJson>,
@@ -79,6 +85,15 @@ impl RemoteTask {
     pub fn payload_as<T: DeserializeOwned>(&self) -> Result<T, NotDone> {
         RawJson::read_as(self.payload.as_ref(), "payload")
             .map_err(|why| NotDone::for_good("payload", why))
+    }
+
+    /// How far an attempt before this one had got; `None` when none has said so.
+    ///
+    /// # Errors
+    /// `checkpoint`, for good, with the field that does not fit and why.
+    pub fn checkpoint_as<T: DeserializeOwned>(&self) -> Result<Option<T>, NotDone> {
+        RawJson::read_as(self.checkpoint.as_ref(), "checkpoint")
+            .map_err(|why| NotDone::for_good("checkpoint", why))
     }
 }
 
@@ -154,9 +169,31 @@ pub struct LeasedTask {
     /// Cancelled when the work should stop; [`cut`](Self::cut) says why.
     pub cancel: CancellationToken,
     pub(super) cord: Cord,
+    pub(super) saying: Saying,
+    /// For how long it is lent, if that is not what was asked for.
+    pub(super) lease: Option<Duration>,
 }
 
 impl LeasedTask {
+    /// Says how far the work has got, in any JSON of at most 16 KiB: shown on the task, and the `checkpoint` of the next
+    /// attempt. It may be said as often as one likes: the latest is told once a second, and before it is told that the
+    /// work was not done.
+    ///
+    /// # Errors
+    /// `checkpoint`, for good, when it is too large or can't be written as JSON.
+    pub fn progress(&self, so_far: &impl Serialize) -> Result<(), NotDone> {
+        let bad = |why: String| NotDone::for_good("checkpoint", why);
+        let raw = to_raw_value(so_far).map_err(|error| bad(error.to_string()))?;
+        let (is, max) = (raw.get().len(), limits::CHECKPOINT_BYTES_MAX);
+        if is > max {
+            return Err(bad(format!(
+                "is {is} bytes long, at most {max} are allowed"
+            )));
+        }
+        self.saying.say(raw);
+        Ok(())
+    }
+
     /// Why the work should stop, if it should.
     pub fn cut(&self) -> Option<Cut> {
         self.cord.why()
@@ -182,17 +219,25 @@ pub(super) struct LeaseItem {
     task: RemoteTask,
     attempt: u32,
     token: u64,
+    #[serde(default)]
+    lease: Option<String>,
 }
 
 impl LeaseItem {
     pub(super) fn lent(self) -> LeasedTask {
         let cord = Cord::default();
+        let lease = self
+            .lease
+            .as_deref()
+            .and_then(|text| duration::parse(text).ok());
         LeasedTask {
             task: self.task,
             attempt: self.attempt,
             token: AttemptToken(self.token),
             cancel: cord.token.clone(),
             cord,
+            saying: Saying::default(),
+            lease: lease.map(DurationMs::to_std),
         }
     }
 }

@@ -20,10 +20,11 @@ use crate::engine::options::Builder;
 use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook, SharedRules};
 use crate::engine::reports::Reports;
 use crate::engine::schedules::{ScheduleBoard, SchedulesActor};
-use crate::engine::what_if::WhatIfs;
 use crate::engine::topics::REGISTRY_ROOM;
+use crate::engine::what_if::WhatIfs;
 use crate::executor::http_push::HttpPush;
 use crate::executor::pull::PullDesk;
+use crate::executor::roster::Roster;
 use crate::executor::{Commands, Executors, Handlers, HttpPushActor, PushOptions};
 use crate::failpoints;
 use crate::ids::{ShardEpoch, ShardId, SlotMap};
@@ -158,6 +159,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         max_delay: options.max_delay,
         grace: options.grace,
         desk,
+        roster: Roster::default(),
         executors,
         completions,
         known_topics: KnownTopics::default(),

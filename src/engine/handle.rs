@@ -30,6 +30,7 @@ use crate::engine::schedules::{self, ScheduleBoard};
 use crate::engine::what_if::WhatIfs;
 use crate::executor::Executors;
 use crate::executor::pull::PullDesk;
+use crate::executor::roster::Roster;
 use crate::ids::{ShardId, Slot};
 use crate::limits;
 use crate::shard::completion::Completions;
@@ -66,6 +67,7 @@ pub(super) struct Parts {
     pub max_delay: DurationMs,
     pub grace: DurationMs,
     pub desk: Arc<PullDesk>,
+    pub roster: Roster,
     pub completions: Arc<Completions>,
     pub executors: Arc<Executors>,
     /// Topics that tasks were created in, declared or not: bounded like declared ones.

@@ -183,6 +183,10 @@ impl Maker<'_> {
             engine.admit_topic(&callbacks, &self.book)?;
         }
         engine.may_do(&spec.action, format_args!("/action"))?;
+        for (clock, action) in spec.timeouts.then.escalations() {
+            let clock = clock.name();
+            engine.may_do(action, format_args!("/timeouts/{clock}/then/escalate"))?;
+        }
         for (place, stage) in spec.stages.iter().flat_map(Stages::iter).enumerate() {
             if let Some(action) = &stage.action {
                 engine.may_do(action, format_args!("/stages/{place}/action"))?;

@@ -27,7 +27,7 @@ mod stop;
 mod tests;
 mod topics;
 pub mod what_if;
-mod workers;
+pub mod workers;
 
 pub use error::{EngineError, StartError};
 pub use handle::Duetime;

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 use crate::clock::Now;
 use crate::executor::{AttemptReport, ReportSink};
 use crate::ids::{AttemptToken, ShardId, TaskId};
-use crate::shard::messages::{FinishMany, Question, VerbRefused};
+use crate::shard::messages::{FinishMany, KeepLease, Question, VerbRefused};
 use crate::shard::router::{NoAnswer, ShardRouter};
+use crate::task::spec::RawJson;
 
 /// What a shard does not take now is tried again after these pauses.
 const PAUSES_MS: [u64; 9] = [10, 50, 200, 500, 1_000, 2_000, 4_000, 8_000, 15_000];
@@ -105,6 +106,24 @@ impl Reports {
 
 impl ReportSink for Reports {
     fn started(&self, _: TaskId, _: AttemptToken, _: Now) {}
+
+    fn progressed(&self, task: TaskId, token: AttemptToken, checkpoint: Option<RawJson>) {
+        let router = Arc::clone(&self.router);
+        let shard = router.shard_of(task.slot());
+        self.io.spawn(async move {
+            let keep = KeepLease {
+                task,
+                token,
+                checkpoint,
+            };
+            // What is not heard now is said again in a moment.
+            match router.ask(shard, keep).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(refused)) => tracing::debug!(%task, %refused, "progress was refused"),
+                Err(why) => tracing::debug!(%task, %why, "progress was not heard"),
+            }
+        });
+    }
 
     fn ended(&self, report: AttemptReport) {
         let shard = self.router.shard_of(report.task.slot());

@@ -8,6 +8,7 @@ use crate::engine::disk::DiskStatus;
 use crate::engine::error::EngineError;
 use crate::engine::handle::Duetime;
 use crate::engine::journal_copies::CopyStatus;
+use crate::executor::command::CommandCounts;
 use crate::executor::handler::SeatsStatus;
 use crate::ids::{ShardEpoch, ShardId};
 use crate::shard::messages::{CountTasks, ShardCounts, TopicCounts};
@@ -182,6 +183,11 @@ impl Duetime {
     /// The threads that handlers run on, by the kind of handler (`async`, `blocking`); of kinds that there are.
     pub fn handler_seats(&self) -> Vec<(&'static str, SeatsStatus)> {
         self.parts.executors.handlers().status()
+    }
+
+    /// What commands have come to since the start.
+    pub fn commands(&self) -> CommandCounts {
+        self.parts.executors.commands().counts()
     }
 
     /// How many workers wait for tasks.

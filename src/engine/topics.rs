@@ -16,6 +16,7 @@ use crate::engine::registry::{
 };
 use crate::shard::messages::{SetBook, ThawTopic, TopicCounts};
 use crate::shard::query::TaskView;
+use crate::task::callback;
 use crate::task::late::LatePolicy;
 use crate::task::model::PauseClock;
 use crate::task::spec::{TaskKey, TopicName};
@@ -123,12 +124,23 @@ impl Duetime {
         if let Some(action) = &settings.action {
             self.may_do(action, format_args!("/action"))?;
         }
+        for (clock, action) in settings.timeouts.then.escalations() {
+            let clock = clock.name();
+            self.may_do(action, format_args!("/timeouts/{clock}/then/escalate"))?;
+        }
         if let LatePolicy::Compensate(compensation) = &settings.late_answers
             && let Some(action) = &compensation.action
         {
             self.may_do(action, format_args!("/late_answers/compensate/action"))?;
         }
         self.admit_topic(&name).await?;
+        // Those that its tasks are followed by are in use with it.
+        if let LatePolicy::Compensate(compensation) = &settings.late_answers {
+            self.admit_topic(&compensation.topic).await?;
+        }
+        if settings.on_end.is_some() {
+            self.admit_topic(&callback::topic_of(&name)).await?;
+        }
         let put = PutTopic {
             name: name.clone(),
             body,

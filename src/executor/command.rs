@@ -50,6 +50,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -123,7 +124,36 @@ struct Parts {
     clock: Clock,
     deadlines: Deadlines,
     running: AtomicUsize,
+    since_start: Mutex<CommandCounts>,
     children: Arc<Children>,
+}
+
+/// What commands have come to since the start.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct CommandCounts {
+    /// That run now.
+    pub running: usize,
+    /// Whose program was started.
+    pub started: u64,
+    /// Attempts that ended so.
+    pub succeeded: u64,
+    /// Attempts that ended so, those included whose program could not be started.
+    pub failed: u64,
+    /// Attempts that ended so.
+    pub timed_out: u64,
+    /// Attempts that ended so.
+    pub cancelled: u64,
+}
+
+impl CommandCounts {
+    fn count(&mut self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Succeeded { .. } => self.succeeded += 1,
+            Outcome::TimedOut => self.timed_out += 1,
+            Outcome::Cancelled => self.cancelled += 1,
+            _ => self.failed += 1,
+        }
+    }
 }
 
 /// Counts one command that runs.
@@ -149,6 +179,7 @@ impl Commands {
             deadlines: Deadlines::new(clock.clone()),
             clock,
             running: AtomicUsize::new(0),
+            since_start: Mutex::default(),
             children: Arc::new(Children::new(
                 on.as_ref().is_some_and(|(options, _)| options.adopts),
             )),
@@ -177,6 +208,14 @@ impl Commands {
         self.parts.running.load(Ordering::Relaxed)
     }
 
+    /// What they have come to.
+    pub fn counts(&self) -> CommandCounts {
+        CommandCounts {
+            running: self.running(),
+            ..*self.parts.since_start.lock()
+        }
+    }
+
     /// Takes an attempt and returns at once; the report follows in every case.
     pub fn run(&self, attempt: RunAttempt, mut owed: OwedReport) {
         let Work::Command(call) = &attempt.work else {
@@ -200,6 +239,7 @@ impl Commands {
             if parts.clock.now().mono < attempt.deadline {
                 owed.start();
                 let outcome = parts.run(&attempt, guard).await;
+                parts.since_start.lock().count(&outcome);
                 owed.settle(outcome);
             }
             drop(counted);
@@ -229,7 +269,10 @@ impl Parts {
             }
         };
         match started {
-            Ok(Ok((started, pipes))) => self.see_through(attempt, call, started, pipes).await,
+            Ok(Ok((started, pipes))) => {
+                self.since_start.lock().started += 1;
+                self.see_through(attempt, call, started, pipes).await
+            }
             Ok(Err(failure)) => Outcome::Failed(failure),
             Err(error) => Outcome::Failed(failure("spawn", error.to_string())),
         }

@@ -39,13 +39,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::runtime::{self, Runtime};
+use tokio::runtime::{self, Handle, Runtime};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, MonoMs, WallMs};
-use crate::executor::{ExecutorError, OwedReport, ReportSink, RunAttempt, Work};
+use crate::clock::{Clock, DurationMs, MonoMs, WallMs};
+use crate::executor::{ExecutorError, OwedReport, Progress, ReportSink, RunAttempt, Work};
 use crate::ids::{AttemptNumber, TaskId};
+use crate::limits;
 use crate::task::outcome::{Failure, Outcome};
 use crate::task::spec::{RawJson, StageName, TaskKey, TopicName};
 use call::Order;
@@ -73,6 +75,10 @@ pub struct HandlerCall {
     pub due_at: WallMs,
     /// The task's payload, as JSON.
     pub payload: Option<RawJson>,
+    /// How far the attempt before had got, as JSON.
+    pub checkpoint: Option<RawJson>,
+    /// How long nothing may be heard of it.
+    pub heartbeat: Option<DurationMs>,
 }
 
 /// What a handler is given.
@@ -96,6 +102,8 @@ pub struct HandlerTask {
     pub due_at: WallMs,
     /// The task's payload, as JSON; as a type: [`payload_as`](Self::payload_as).
     pub payload: Option<RawJson>,
+    /// How far an attempt before this one had got, as JSON; as a type: [`checkpoint_as`](Self::checkpoint_as).
+    pub checkpoint: Option<RawJson>,
     /// Cancelled when the attempt's time is up, or within a tenth of a second of the task's being cancelled: return
     /// soon.
     pub cancel: CancellationToken,
@@ -103,6 +111,7 @@ pub struct HandlerTask {
     pub deadline: MonoMs,
     /// The engine's clock.
     pub clock: Clock,
+    progress: Arc<Progress>,
 }
 
 impl HandlerTask {
@@ -113,6 +122,39 @@ impl HandlerTask {
     pub fn payload_as<T: DeserializeOwned>(&self) -> Result<T, HandlerError> {
         RawJson::read_as(self.payload.as_ref(), "payload")
             .map_err(|why| HandlerError::for_good("payload", why))
+    }
+
+    /// Says how far the work has got, in any JSON of at most 16 KiB. It is shown on the task while the work runs, and is
+    /// the `checkpoint` of the next attempt; it is also a sign of life for the task's heartbeat clock. It may be said as
+    /// often as one likes: the latest of each second is kept.
+    ///
+    /// # Errors
+    /// `checkpoint`, for good, when it is too large or can't be written as JSON.
+    pub fn progress(&self, so_far: &impl Serialize) -> Result<(), HandlerError> {
+        let bad = |why: String| HandlerError::for_good("checkpoint", why);
+        let text = serde_json::to_string(so_far).map_err(|error| bad(error.to_string()))?;
+        let (is, max) = (text.len(), limits::CHECKPOINT_BYTES_MAX);
+        if is > max {
+            return Err(bad(format!(
+                "is {is} bytes long, at most {max} are allowed"
+            )));
+        }
+        self.progress.say(Some(RawJson::from(text)));
+        Ok(())
+    }
+
+    /// A sign of life, for the task's heartbeat clock.
+    pub fn is_at_work(&self) {
+        self.progress.say(None);
+    }
+
+    /// How far an attempt before this one had got; `None` when none has said so.
+    ///
+    /// # Errors
+    /// `checkpoint`, for good, with the field that does not fit and why.
+    pub fn checkpoint_as<T: DeserializeOwned>(&self) -> Result<Option<T>, HandlerError> {
+        RawJson::read_as(self.checkpoint.as_ref(), "checkpoint")
+            .map_err(|why| HandlerError::for_good("checkpoint", why))
     }
 
     /// How much of the attempt's time is left. When it is nothing, `cancel` is cancelled.
@@ -251,6 +293,7 @@ pub struct Handlers {
     asynchronous: Option<Arc<Seats>>,
     blocking: Option<Arc<Seats>>,
     runtime: Mutex<Option<Runtime>>,
+    io: Option<Handle>,
     clock: Clock,
 }
 
@@ -275,6 +318,7 @@ impl Handlers {
             asynchronous: None,
             blocking: None,
             runtime: Mutex::new(None),
+            io: None,
             clock,
         };
         if handlers.by_name.is_empty() {
@@ -307,13 +351,30 @@ impl Handlers {
         let asynchronous = waits.then(|| seats(Kind::Async, cores.clamp(2, 8)));
         (handlers.blocking, handlers.asynchronous) =
             (blocking.transpose()?, asynchronous.transpose()?);
+        handlers.io = Some(runtime.handle().clone());
         *handlers.runtime.lock() = Some(runtime);
         Ok(handlers)
     }
 
+    /// Whether an attempt for this handler would be taken: there are threads for it, or it fails for want of the handler.
+    pub fn takes(&self, name: &str) -> bool {
+        let seats = match self.by_name.get(name) {
+            Some(Handler::Async(_)) => &self.asynchronous,
+            Some(Handler::Blocking(_)) => &self.blocking,
+            None => return true,
+        };
+        seats.as_ref().is_none_or(|seats| seats.has_one())
+    }
+
     /// Takes an attempt and returns at once; the report follows in every case.
     pub fn run(&self, attempt: RunAttempt, sink: &Arc<dyn ReportSink>) {
-        let report = OwedReport::new(&attempt, Arc::clone(sink), self.clock.clone());
+        let mut report = OwedReport::new(&attempt, Arc::clone(sink), self.clock.clone());
+        let heartbeat = match &attempt.work {
+            Work::Handler(call) => call.heartbeat,
+            _ => None,
+        };
+        let runtime = self.io.as_ref();
+        let progress = runtime.map(|io| Progress::of(&attempt, heartbeat, sink, io));
         let RunAttempt {
             task: id,
             deadline,
@@ -331,7 +392,7 @@ impl Handlers {
             Some(Handler::Blocking(_)) => &self.blocking,
             None => &None,
         };
-        let (Some(handler), Some(seats)) = (handler, seats) else {
+        let (Some(handler), Some(seats), Some(progress)) = (handler, seats, progress) else {
             return report.settle(Outcome::Failed(Failure {
                 code: "no_handler".to_owned(),
                 message: format!(
@@ -357,10 +418,13 @@ impl Handlers {
             attempt: call.attempt,
             due_at: call.due_at,
             payload: call.payload,
+            checkpoint: call.checkpoint,
             cancel: CancellationToken::new(),
             deadline,
             clock: self.clock.clone(),
+            progress: Arc::clone(&progress),
         };
+        report.ends_with(progress);
         let order = Order {
             handler,
             task,

@@ -219,6 +219,11 @@ pub struct PushDoor {
 }
 
 impl PushDoor {
+    /// Whether there is an actor behind it.
+    pub fn takes(&self) -> bool {
+        self.actor.connected() && !self.kill.is_thrown()
+    }
+
     /// Hands an attempt over and returns at once. What the actor does not take is given back.
     pub fn run(&self, attempt: RunAttempt, owed: OwedReport) {
         let (task, token) = (attempt.task, attempt.token);

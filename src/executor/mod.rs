@@ -18,7 +18,9 @@ mod deadline;
 pub mod egress;
 pub mod handler;
 pub mod http_push;
+mod progress;
 pub mod pull;
+pub mod roster;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,11 +30,13 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, DurationMs, MonoMs, Now};
 use crate::ids::{AttemptToken, TaskId};
 use crate::task::outcome::{Failure, Outcome};
+use crate::task::spec::RawJson;
 use crate::watchdog::{Generation, Office};
 
 pub use command::{CommandCall, Commands};
 pub use handler::{HandlerCall, HandlerTask, Handlers};
 pub use http_push::{Conditions, HttpCall, HttpPushActor, PushDoor, PushOptions};
+pub use progress::Progress;
 
 /// One attempt to run, as it is handed to an executor.
 #[derive(Debug)]
@@ -81,16 +85,37 @@ pub struct AttemptReport {
     pub started: Option<Now>,
     /// When it was over.
     pub ended: Now,
+    /// How far it got, for the next attempt.
+    pub checkpoint: Option<RawJson>,
 }
 
 /// Where reports go; the engine routes them to the shard that owns the task.
 ///
-/// Neither method may block or panic: they are called on the executors' own threads, and while unwinding.
+/// No method may block or panic: they are called on the executors' own threads, and while unwinding.
 pub trait ReportSink: Send + Sync + 'static {
     /// The attempt's work begins now.
     fn started(&self, task: TaskId, token: AttemptToken, at: Now);
+    /// The attempt goes on, and has got so far.
+    fn progressed(&self, _: TaskId, _: AttemptToken, _so_far: Option<RawJson>) {}
     /// The attempt is over. Called exactly once per attempt.
     fn ended(&self, report: AttemptReport);
+}
+
+/// What an attempt goes through to whoever does its work.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Door {
+    /// To the actor that pushes.
+    Pushes,
+    /// To the threads of a handler, by its name.
+    Handler(String),
+}
+
+/// Who knows whether a door is open.
+///
+/// Asked by a shard for each attempt that it is about to hand out: it may not block.
+pub trait Doors: Send + Sync + std::fmt::Debug {
+    /// Whether there is somebody behind it to take an attempt; `false` when it would be given back at once.
+    fn takes(&self, door: &Door) -> bool;
 }
 
 /// All executors, by the work they do.
@@ -159,6 +184,21 @@ impl Executors {
     }
 }
 
+impl Doors for Executors {
+    fn takes(&self, door: &Door) -> bool {
+        match door {
+            Door::Pushes => self.http.who().is_some_and(|door| door.takes()),
+            Door::Handler(name) => self.handlers.takes(name),
+        }
+    }
+}
+
+impl std::fmt::Debug for Executors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Executors").field(&self.handlers).finish()
+    }
+}
+
 /// Why an executor could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecutorError {
@@ -187,6 +227,7 @@ pub struct OwedReport {
     token: AttemptToken,
     started: Option<Now>,
     outcome: Outcome,
+    progress: Option<Arc<Progress>>,
 }
 
 impl OwedReport {
@@ -199,7 +240,13 @@ impl OwedReport {
             token: attempt.token,
             started: None,
             outcome: Outcome::GivenBack,
+            progress: None,
         }
+    }
+
+    /// Ends this with the attempt, and reports what it has come to.
+    pub fn ends_with(&mut self, progress: Arc<Progress>) {
+        self.progress = Some(progress);
     }
 
     /// Says that the work begins now. From here on a loss leaves the outcome unknown.
@@ -218,10 +265,13 @@ impl OwedReport {
 
 impl Drop for OwedReport {
     fn drop(&mut self) {
+        let outcome = std::mem::replace(&mut self.outcome, Outcome::Unknown);
+        let checkpoint = self.progress.as_ref().and_then(|progress| progress.end());
         self.sink.ended(AttemptReport {
             task: self.task,
             token: self.token,
-            outcome: std::mem::replace(&mut self.outcome, Outcome::Unknown),
+            checkpoint: checkpoint.filter(|_| !matches!(outcome, Outcome::Succeeded { .. })),
+            outcome,
             started: self.started,
             ended: self.clock.now(),
         });

@@ -39,7 +39,9 @@ pub async fn complete(
         let told = wire::completion::told(&body)?;
         once(&api, &req, &body, move |origin| async move {
             let outcome = match told {
-                Told::Heartbeat => return kept(engine.heartbeat(task, token).await),
+                Told::Heartbeat { checkpoint } => {
+                    return kept(engine.heartbeat(task, token, checkpoint).await);
+                }
                 Told::Over(outcome) => outcome,
             };
             let event = Event::Answered { token, outcome };

@@ -71,7 +71,9 @@ async fn answer(
                 started_at: None,
             };
             let event = match says {
-                Says::Heartbeat => return kept(engine.heartbeat(task, token).await),
+                Says::Heartbeat { checkpoint } => {
+                    return kept(engine.heartbeat(task, token, checkpoint).await);
+                }
                 Says::Complete { result } => finished(Outcome::Succeeded {
                     result: result.map(|json| json.0),
                     result_dropped: false,

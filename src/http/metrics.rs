@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::executor::command::CommandCounts;
 use crate::executor::handler::SeatsStatus;
 use crate::http::Api;
 use crate::http::answer::Answer;
@@ -75,6 +76,17 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
             "Tasks ended since the start, by final state",
             "state",
             ended,
+        );
+        let late = [
+            ("refused", sum.totals.late_refused),
+            ("accepted", sum.totals.late_accepted),
+            ("compensated", sum.totals.late_compensated),
+        ];
+        page.counter(
+            "late_answers",
+            "Answers for attempts that were over, by what became of them",
+            "treatment",
+            late,
         );
         let quantile = |q: f64| sum.lateness.quantile(q).unwrap_or(0) as f64;
         let lateness = [
@@ -209,6 +221,7 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
     );
 
     handler_metrics(&mut page, &engine.handler_seats());
+    command_metrics(&mut page, &engine.commands());
 
     let mut text = String::new();
     match encode(&mut text, &page.0) {
@@ -221,6 +234,34 @@ pub async fn metrics(api: Data<Api>) -> HttpResponse {
         ))
         .respond(),
     }
+}
+
+/// Programs that are run as actions.
+fn command_metrics(page: &mut Page, commands: &CommandCounts) {
+    page.gauge(
+        "command_running",
+        "Commands that run",
+        "",
+        [("", commands.running as f64)],
+    );
+    page.counter(
+        "command_started",
+        "Commands whose program was started",
+        "",
+        [("", commands.started)],
+    );
+    let ended = [
+        ("succeeded", commands.succeeded),
+        ("failed", commands.failed),
+        ("timeout", commands.timed_out),
+        ("cancelled", commands.cancelled),
+    ];
+    page.counter(
+        "command_ended",
+        "Attempts of commands that are over, also of those that could not be started, by outcome",
+        "outcome",
+        ended,
+    );
 }
 
 /// The threads that handlers of the embedding process run on.

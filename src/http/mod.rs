@@ -33,6 +33,7 @@ mod store;
 mod tasks;
 mod topics;
 mod verbs;
+mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -174,6 +175,7 @@ fn routes(config: &mut ServiceConfig) {
         )
         .service(at("/v1/store/export").route(web::get().to(store::export)))
         .service(at("/v1/store/export/{number}").route(web::get().to(store::export_status)))
+        .service(at("/v1/workers").route(web::get().to(workers::list)))
         .service(at("/v1/actors").route(web::get().to(ops::actors)))
         .service(
             at("/livez")

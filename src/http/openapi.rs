@@ -5,8 +5,8 @@ use actix_web::{HttpRequest, HttpResponse};
 use utoipa::OpenApi;
 
 use crate::http::{
-    amend, batch, calendars, completion, forecast, late, leases, metrics, ops, query, respond, rules,
-    schedules, simulate, store, tasks, topics, verbs,
+    amend, batch, calendars, completion, forecast, late, leases, metrics, ops, query, respond,
+    rules, schedules, simulate, store, tasks, topics, verbs, workers,
 };
 
 /// The document's source.
@@ -39,7 +39,7 @@ use crate::http::{
         schedules::list, schedules::get, schedules::put, schedules::delete, schedules::versions, schedules::preview,
         schedules::pause, schedules::resume, schedules::run_now,
         ops::preview_cron, simulate::simulate, forecast::forecast,
-        ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, store::backup, store::backup_status, store::export, store::export_status, ops::actors, ops::livez, ops::readyz,
+        ops::preview_retry, ops::stats, ops::shards, ops::restart_shard, store::backup, store::backup_status, store::export, store::export_status, ops::actors, workers::list, ops::livez, ops::readyz,
         metrics::metrics
     )
 )]

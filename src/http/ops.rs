@@ -107,6 +107,9 @@ fn counts_of(counts: &TopicCounts) -> Map<String, Value> {
         succeeded,
         dead,
         cancelled,
+        late_refused,
+        late_accepted,
+        late_compensated,
     } = counts.totals;
     let row = json!({
         "states": states,
@@ -119,6 +122,9 @@ fn counts_of(counts: &TopicCounts) -> Map<String, Value> {
             "created": created,
             "started": started,
             "ended": {"succeeded": succeeded, "dead": dead, "cancelled": cancelled},
+            "late_answers": {
+                "refused": late_refused, "accepted": late_accepted, "compensated": late_compensated,
+            },
         },
         "lateness_ms": {
             "p50": lateness.quantile(0.5), "p99": lateness.quantile(0.99), "max": lateness.max(),

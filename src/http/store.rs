@@ -197,9 +197,9 @@ pub async fn backup_status(req: HttpRequest, api: Data<Api>) -> HttpResponse {
     .await
 }
 
-/// Each task as one line of JSON, with its log and attempts, as all were when the request came. One that is cut off was
-/// not ended: the connection breaks then. What was left out `GET /v1/store/export/{number}` tells, with the number in the
-/// header `duetime-export`; the log names each place.
+/// Each task as one line of JSON, with its log and attempts, and each late answer, as all were when the request came. One
+/// that is cut off was not ended: the connection breaks then. What was left out `GET /v1/store/export/{number}` tells,
+/// with the number in the header `duetime-export`; the log names each place.
 #[utoipa::path(get, path = "/v1/store/export", tag = "operate", operation_id = "export",
     params(("duetime-admin-token" = String, Header, description = "the token in the data directory's LOCK file"),
            ("skip_damaged" = Option<bool>, Query, description = "leave out what does not read back")),

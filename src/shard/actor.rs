@@ -21,8 +21,8 @@ use std::time::Duration;
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 
 use crate::clock::{Clock, Now};
-use crate::executor::Executors;
 use crate::executor::pull::PullDesk;
+use crate::executor::{Doors, Executors};
 use crate::failpoints;
 use crate::ids::{ShardEpoch, ShardId};
 use crate::shard::attempts::Attempts;
@@ -188,12 +188,13 @@ impl ShardActor {
 
     /// The actor, to be started on `thread`, which ends with it.
     pub fn new(
-        (core, store, epoch): (ShardCore, Box<dyn ShardStore>, ShardEpoch),
+        (mut core, store, epoch): (ShardCore, Box<dyn ShardStore>, ShardEpoch),
         clock: Clock,
         outlets: Outlets,
         child: ChildContext,
         thread: NamedArbiter,
     ) -> Self {
+        core.ask_at(Arc::clone(&outlets.executors) as Arc<dyn Doors>);
         Self {
             core,
             clock,

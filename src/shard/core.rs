@@ -27,6 +27,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::clock::{DurationMs, MonoMs, Now, WallMs};
+use crate::executor::Doors;
 use crate::ids::{AttemptNumber, AttemptToken, ShardId, TaskId};
 use crate::shard::attempts::Running;
 use crate::shard::audit::{AuditCounts, Auditor};
@@ -38,12 +39,14 @@ use crate::shard::shelf::FoldAlong;
 use crate::shard::slots::{Track, Tracks};
 use crate::shard::snapshot::{Newer, Snapshot};
 use crate::shard::table::{CancelAsleep, Entry, TableOptions, TaskTable};
+use crate::shard::tally::{Tallies, holder};
 use crate::store::chunk::{ChunkId, Fold, Folded, Memtable, ReadChunks};
 use crate::store::codec::decode_note;
 use crate::store::{Batch, Begun, Change, Note, RecordKey, StoreError, Stored};
+use crate::task::clocks::TaskClock;
 use crate::task::event::{Applied, Event, Refusal};
 use crate::task::model::{State, Task};
-use crate::task::spec::{Action, TaskKey, TaskSpec, TopicName};
+use crate::task::spec::{HostId, RawJson, TaskKey, TaskSpec, TopicName};
 use crate::task::topic::TopicBook;
 use crate::task::transition::{Context, apply};
 
@@ -128,6 +131,10 @@ pub struct Launch {
     pub generation: u32,
     /// The place of the task's present stage, if it has stages.
     pub stage: Option<u8>,
+    /// The clock by which it was escalated.
+    pub escalated: Option<TaskClock>,
+    /// How far the attempt before had got.
+    pub checkpoint: Option<RawJson>,
     /// Its number.
     pub attempt: AttemptNumber,
     /// Its fencing number.
@@ -188,6 +195,10 @@ pub struct ShardCore {
     record_bytes: usize,
     pub(super) auditor: Auditor,
     pub(super) rescue: Rescue,
+    /// What workers hold.
+    pub(super) workers: Tallies,
+    /// Turns that topics have had with workers.
+    pub(super) turns: u64,
     /// Chunks whose time has come, waiting to be opened.
     to_open: BTreeSet<(i64, ChunkId)>,
     /// Found when the shard was recovered, and set aside.
@@ -200,6 +211,9 @@ pub struct ShardCore {
     more: bool,
     pub(super) draining: bool,
     random: u64,
+    /// Who is asked whether an executor takes anything; nobody, where none is reached.
+    doors: Option<Arc<dyn Doors>>,
+    doors_seen: MonoMs,
     /// What has happened, if the shard is only played through.
     happened: Option<Vec<Happened>>,
 }
@@ -230,6 +244,8 @@ impl ShardCore {
             record_bytes: 256,
             auditor: Auditor::default(),
             rescue,
+            workers: Tallies::default(),
+            turns: 0,
             to_open: BTreeSet::new(),
             damaged: Vec::new(),
             wanted: Vec::new(),
@@ -238,8 +254,15 @@ impl ShardCore {
             more: false,
             draining: false,
             random: 0x9E37_79B9_7F4A_7C15 ^ u64::from(id.0) ^ now.wall.0 as u64,
+            doors: None,
+            doors_seen: now.mono,
             happened: None,
         }
+    }
+
+    /// Whom to ask, from now on, whether an executor takes anything.
+    pub fn ask_at(&mut self, doors: Arc<dyn Doors>) {
+        self.doors = Some(doors);
     }
 
     /// The shard's number.
@@ -312,6 +335,7 @@ impl ShardCore {
             };
             let task = Arc::clone(&entry.task);
             let (token, runs_here) = (task.token, task.runs_here());
+            self.workers.recover(&task);
             let alarms = alarms_of(&task, Place::InFlight);
             if runs_here {
                 let slots = self.slots.of_mut(Track::of(&task));
@@ -391,6 +415,8 @@ impl ShardCore {
         let entry = self.table.wake(id)?;
         let (state, next, place) = (entry.task.state, entry.task.next, entry.place);
         let topic = entry.task.topic.clone();
+        let held_by = holder(&entry.task).map(str::to_owned);
+        let is_leased = matches!(event, Event::Leased { .. });
         let asked = what_is_asked(&entry.task);
         let (track, ran_here) = (Track::of(&entry.task), entry.task.runs_here());
         let alarms = alarms_of(&entry.task, place);
@@ -432,6 +458,11 @@ impl ShardCore {
             Ok(applied) => applied,
             Err(refusal) => return Some(Err(refusal)),
         };
+        if (held_by.is_some() || is_leased)
+            && let Some(task) = self.table.awake(id).map(|entry| &*entry.task)
+        {
+            self.workers.note(held_by.as_deref(), task, now);
+        }
         self.end_watching(id, watched, now);
         // What sleeps in a chunk and stays as it is goes on without an alarm of its own.
         if applied != Applied::Unchanged || self.table.is_alarmed(id) {
@@ -732,15 +763,14 @@ impl ShardCore {
         let due = task.next.is_reached(now);
         let blocked_by = match (task.state, place) {
             (State::Pending | State::Retrying, _) if due && held => Some("topic_paused"),
-            (State::Pending | State::Retrying, Place::Queued)
-                if self.slots.of(Track::of(task)).is_aside(task.id) =>
-            {
-                Some(match task.action() {
-                    Action::Command(_) => "commands_full",
-                    _ => "host_full",
+            (State::Pending | State::Retrying, Place::Queued) => {
+                let aside_for = self.slots.of(Track::of(task)).is_aside_for(task.id);
+                Some(match aside_for {
+                    Some(HostId::COMMANDS) => "commands_full",
+                    Some(host) if task.host() == Some(host) => "host_full",
+                    _ => "executor_full",
                 })
             }
-            (State::Pending | State::Retrying, Place::Queued) => Some("executor_full"),
             (State::Pending | State::Retrying, Place::Ready) => Some("no_worker"),
             (State::Pending | State::Retrying, Place::Awaiting) => Some("not_completed"),
             _ => None,
@@ -882,7 +912,13 @@ impl ShardCore {
 /// What an alarm, or a place among what is due, is for. What is asked for anew has another.
 fn what_is_asked(task: &Task) -> impl PartialEq + use<> {
     let stage = task.stage_place();
-    (task.generation, stage, task.next, task.first_due)
+    (
+        task.generation,
+        stage,
+        task.escalated,
+        task.next,
+        task.first_due,
+    )
 }
 
 /// The note that a change of the journal puts, if it is one.

@@ -314,20 +314,22 @@ impl ShardCore {
                 if matches!(done, Some(Ok(_))) {
                     late.treatment = Treatment::Accepted;
                 }
-                self.keep_late(late);
+                self.keep_late(late, now);
                 return done;
             }
             _ if self.notes.late.has(&late) => {}
             LatePolicy::Compensate(compensation) if late.succeeded_too_late() => {
                 late.treatment = self.compensate(compensation, &late, now);
-                self.keep_late(late);
+                self.keep_late(late, now);
             }
-            _ => self.keep_late(late),
+            _ => self.keep_late(late, now),
         }
         self.change(id, event, by, now)
     }
 
-    fn keep_late(&mut self, late: LateAnswer) {
+    fn keep_late(&mut self, late: LateAnswer, now: Now) {
+        let line = self.table.topic_mut(&late.topic, now.mono);
+        line.count_late(late.treatment);
         self.note_bytes(late.bytes());
         let alarm = self.notes.late.keep(late);
         self.set_alarm(alarm);

@@ -16,7 +16,7 @@ use crate::executor::{CommandCall, Conditions, HandlerCall, HttpCall, RunAttempt
 use crate::shard::completion::Completions;
 use crate::shard::core::Launch;
 use crate::task::outcome::Failure;
-use crate::task::spec::{Action, HttpAction, StageName};
+use crate::task::spec::{Action, HttpAction, RawJson, StageName};
 
 /// What a receiver gets as JSON.
 #[derive(Serialize)]
@@ -30,6 +30,8 @@ struct PushBody<'a> {
     generation: u32,
     due_at: String,
     payload: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checkpoint: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     complete_url: Option<String>,
 }
@@ -49,7 +51,7 @@ pub fn attempt_of(
             None => unfit("the URL or method of this task can't be read"),
         }
     };
-    let action = launch.spec.action_at(launch.stage);
+    let action = action_of(&launch);
     let work = match (action, &launch.spec.verify) {
         (_, Some(verify)) if launch.verifies => of_http(
             &verify.http,
@@ -75,6 +77,8 @@ pub fn attempt_of(
             attempt: launch.attempt,
             due_at: launch.due_at,
             payload: launch.spec.payload.clone(),
+            checkpoint: launch.checkpoint.clone(),
+            heartbeat: launch.spec.timeouts.heartbeat,
         }),
         (Action::Command(action), _) => Work::Command(CommandCall {
             action: action.clone(),
@@ -107,15 +111,13 @@ fn unfit(why: &str) -> Work {
 
 /// What a receiver, or a command on its standard input, is told of the attempt. A callback tells of another task, and
 /// of nothing else.
-fn body_of(launch: &Launch, complete_url: Option<String>) -> Bytes {
+fn body_of<'a>(launch: &'a Launch, complete_url: Option<String>) -> Bytes {
     if let (Some(_), Some(told)) = (launch.spec.callback_of, &launch.spec.payload) {
         return told.0.clone();
     }
-    let payload = launch
-        .spec
-        .payload
-        .as_ref()
-        .and_then(|json| serde_json::from_str::<&RawValue>(json.as_str()).ok());
+    let raw = |json: &'a Option<RawJson>| -> Option<&'a RawValue> {
+        serde_json::from_str(json.as_ref()?.as_str()).ok()
+    };
     let body = PushBody {
         id: launch.task.uuid(),
         topic: launch.topic.as_str(),
@@ -125,7 +127,8 @@ fn body_of(launch: &Launch, complete_url: Option<String>) -> Bytes {
         token: launch.token.0,
         generation: launch.generation,
         due_at: launch.due_at.to_string(),
-        payload,
+        payload: raw(&launch.spec.payload),
+        checkpoint: raw(&launch.checkpoint),
         complete_url,
     };
     // A struct of texts and numbers always becomes JSON.
@@ -159,11 +162,7 @@ fn http_call(
 ) -> Option<HttpCall> {
     // What only asks for something has no body.
     let body = match action.method.as_str() {
-        "GET" | "HEAD"
-            if launch.verifies || launch.spec.action_at(launch.stage).poll().is_some() =>
-        {
-            Bytes::new()
-        }
+        "GET" | "HEAD" if launch.verifies || action_of(launch).poll().is_some() => Bytes::new(),
         _ => body_of(launch, complete_url),
     };
     let mut headers = action.headers.clone();
@@ -206,8 +205,13 @@ fn stage_of(launch: &Launch) -> Option<&StageName> {
     stage.map(|stage| &stage.name)
 }
 
-/// The same for every attempt of a generation and stage. The stage's place stays empty for a task without stages. What
-/// a header, or a reader of such ids, might take amiss is written as in a URL.
+fn action_of(launch: &Launch) -> &Action {
+    launch.spec.action_of(launch.stage, launch.escalated)
+}
+
+/// The same for every attempt of a generation and stage. The stage's place stays empty for a task without stages; one
+/// that was escalated does something else there, and says so. What a header, or a reader of such ids, might take amiss
+/// is written as in a URL.
 fn webhook_id(launch: &Launch) -> String {
     let mut id = format!("{}.{}.", launch.task, launch.generation);
     for byte in stage_of(launch).map_or("", StageName::as_str).bytes() {
@@ -216,6 +220,9 @@ fn webhook_id(launch: &Launch) -> String {
         } else {
             let _ = write!(id, "%{byte:02X}");
         }
+    }
+    if let Some(clock) = launch.escalated {
+        let _ = write!(id, "~{}", clock.name());
     }
     id
 }

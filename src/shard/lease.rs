@@ -1,5 +1,7 @@
 //! Leases: due pull tasks handed to outside workers.
 
+use std::collections::VecDeque;
+
 use crate::clock::{DurationMs, MonoMs, Now, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, TaskId};
 use crate::shard::core::ShardCore;
@@ -21,7 +23,9 @@ pub struct Lease {
 }
 
 impl ShardCore {
-    /// Leases up to `max` due pull tasks of these topics, earliest due first, to a worker.
+    /// Leases up to `max` due pull tasks of these topics to a worker. The topics take turns, so that a crowd in one keeps
+    /// nobody waiting in another; within a topic the earliest due goes first, and so it does among topics whose turn was
+    /// as long ago.
     pub fn lease(
         &mut self,
         topics: &[TopicName],
@@ -30,22 +34,34 @@ impl ShardCore {
         worker: &str,
         now: Now,
     ) -> Vec<Lease> {
-        let mut candidates: Vec<(i64, TaskId)> = topics
+        let mut topics = topics.to_vec();
+        topics.sort_unstable();
+        topics.dedup();
+        let mut lines: Vec<Line> = topics
             .iter()
             .filter(|topic| !self.book.get(topic).is_held())
             .filter_map(|topic| self.table.topic(topic))
-            .flat_map(|line| line.ready.iter().take(max).copied())
+            .map(|line| Line {
+                topic: line.name.clone(),
+                turn: line.turn,
+                // Those that are not due after all are passed by, and come again with the next question.
+                ready: line.ready.iter().take(max).copied().collect(),
+            })
             .collect();
-        // A clock that stepped back makes a task wait again that was due once.
-        candidates.retain(|(_, id)| {
-            let entry = self.table.wake(*id);
-            entry.is_some_and(|entry| entry.task.next.is_reached(now))
-        });
-        candidates.sort_unstable();
-        candidates.dedup();
         let by = format!("worker {worker}");
         let mut leases = Vec::new();
-        for (_, id) in candidates.into_iter().take(max) {
+        while leases.len() < max {
+            let next = lines.iter_mut().min_by_key(|line| line.place());
+            let Some((line, (_, id))) =
+                next.and_then(|line| line.ready.pop_front().map(|first| (line, first)))
+            else {
+                break;
+            };
+            // A clock that stepped back makes a task wait again that was due once.
+            let entry = self.table.wake(id);
+            if !entry.is_some_and(|entry| entry.task.next.is_reached(now)) {
+                continue;
+            }
             let event = Event::Leased {
                 worker: worker.to_owned(),
                 lease,
@@ -53,6 +69,9 @@ impl ShardCore {
             if let Some(Ok(_)) = self.change(id, event, &by, now)
                 && let Some(view) = self.view_of(id, now)
             {
+                self.turns += 1;
+                line.turn = self.turns;
+                self.table.topic_mut(&line.topic, now.mono).turn = self.turns;
                 leases.push(Lease {
                     attempt: view.task.attempt,
                     token: view.task.token,
@@ -62,6 +81,24 @@ impl ShardCore {
             }
         }
         leases
+    }
+}
+
+/// The first of a topic's due tasks.
+struct Line {
+    topic: TopicName,
+    turn: u64,
+    ready: VecDeque<(i64, TaskId)>,
+}
+
+impl Line {
+    /// The least is served next; an empty one never.
+    fn place(&self) -> (bool, u64, Option<(i64, TaskId)>) {
+        (
+            self.ready.is_empty(),
+            self.turn,
+            self.ready.front().copied(),
+        )
     }
 }
 

@@ -22,11 +22,12 @@ use crate::shard::rescue::RescueCounts;
 use crate::shard::shelf::ShelfCounts;
 use crate::shard::snapshot::Snapshot;
 use crate::shard::table::Totals;
+use crate::shard::tally::TallyPart;
 use crate::store::Tombstone;
 use crate::task::event::{Applied, Event, Refusal};
 use crate::task::late::LateAnswer;
 use crate::task::model::State;
-use crate::task::spec::{TaskKey, TopicName};
+use crate::task::spec::{RawJson, TaskKey, TopicName};
 use crate::task::topic::{Thaw, TopicBook};
 
 /// Something a shard can be asked.
@@ -473,6 +474,8 @@ pub struct KeepLease {
     pub task: TaskId,
     /// The lease's token.
     pub token: AttemptToken,
+    /// How far the work has got, if that is said.
+    pub checkpoint: Option<RawJson>,
 }
 
 impl Question for KeepLease {
@@ -480,11 +483,26 @@ impl Question for KeepLease {
     type Answer = Result<crate::clock::WallMs, VerbRefused>;
 
     fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
-        let event = Event::Heartbeat { token: self.token };
+        let event = Event::Heartbeat {
+            token: self.token,
+            checkpoint: self.checkpoint,
+        };
         core.change(self.task, event, "worker", now)
             .ok_or(VerbRefused::NotFound)??;
         let view = core.view_of(self.task, now).ok_or(VerbRefused::NotFound)?;
         Ok(expires_at(&view, now))
+    }
+}
+
+/// Tells what workers hold, and what became of what they had.
+#[derive(Debug)]
+pub struct ListWorkers;
+
+impl Question for ListWorkers {
+    type Answer = Vec<TallyPart>;
+
+    fn put(self, core: &mut ShardCore, _: Now) -> Self::Answer {
+        core.workers.parts()
     }
 }
 
@@ -540,6 +558,11 @@ impl Question for FinishMany {
     fn work(mut self, core: &mut ShardCore, now: Now) -> Worked<Self> {
         while let Some(report) = self.reports.get(self.done) {
             self.done += 1;
+            if let checkpoint @ Some(_) = report.checkpoint.clone() {
+                let token = report.token;
+                let event = Event::Heartbeat { token, checkpoint };
+                let _ = core.change(report.task, event, "executor", now);
+            }
             let event = Event::Finished {
                 token: report.token,
                 outcome: report.outcome.clone(),

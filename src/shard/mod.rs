@@ -36,5 +36,6 @@ pub mod shelf;
 pub mod slots;
 pub mod snapshot;
 pub mod table;
+pub mod tally;
 pub mod wakes;
 mod watched_reads;

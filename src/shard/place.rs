@@ -68,9 +68,9 @@ pub enum AlarmClock {
 pub enum Alarm {
     /// The task is due, or nearly so.
     Due(TaskId),
-    /// The attempt that is out has not answered.
+    /// The attempt that is out has not answered, or one of its clocks has run out.
     Overdue(TaskId),
-    /// The total time of the task is over, or a later one of its stages takes over.
+    /// The time of the task, or its time in line, is over, or a later one of its stages takes over.
     Until(TaskId),
     /// The task's record may go.
     Expire(TaskId),
@@ -109,9 +109,8 @@ pub fn alarms_of(task: &Task, place: Place) -> [Option<Setting>; 2] {
             ))
         }
         Place::InFlight => task
-            .live
-            .as_ref()
-            .map(|live| (AlarmClock::Mono, live.report_by.0, Alarm::Overdue(task.id))),
+            .looked_at()
+            .map(|at| (AlarmClock::Mono, at.0, Alarm::Overdue(task.id))),
         Place::AtRest => task
             .expires
             .map(|at| (AlarmClock::Steady, at.0, Alarm::Expire(task.id))),
@@ -120,6 +119,8 @@ pub fn alarms_of(task: &Task, place: Place) -> [Option<Setting>; 2] {
     let counts = !task.state.is_ended() && task.state != State::Paused;
     let until = match place {
         Place::Wheel => task.until_while_waiting(),
+        // The time in line stands still while the topic is held.
+        Place::Ready | Place::Queued => task.until().into_iter().chain(task.queue_until()).min(),
         _ => task.until(),
     };
     let until = until

@@ -74,7 +74,8 @@ pub struct RescueCounts {
     pub moved: u64,
     /// Of them, not to be moved on though they had to be.
     pub failed: u64,
-    /// Those of whom was told that they stay too long: attempts, and topics whose due tasks do not start.
+    /// Those of whom was told that they stay too long: attempts, topics whose due tasks do not start, and tasks with a
+    /// clock that only tells of it.
     pub alerts: u64,
     /// Polls whose time was over, and which were given up after they had been asked once more.
     pub given_up: u64,
@@ -113,6 +114,11 @@ impl Rescue {
     /// An attempt was started.
     pub fn note_start(&mut self) {
         self.started += 1;
+    }
+
+    /// A clock of a task has run out, of which only is to be told.
+    pub fn note_alert(&mut self) {
+        self.counts.alerts += 1;
     }
 
     /// A poll was given up.

@@ -22,7 +22,8 @@
 //!  aside, for host x   x x             has its turn again when x has room
 //! ```
 //!
-//! Commands wait for this machine as pushes wait for a host.
+//! Commands wait for this machine as pushes wait for a host. So does everybody, aside, whose executor has nobody to take
+//! an attempt (its [`Door`] is shut): that costs a look now and then, and no commit.
 //!
 //! At most 4096 tasks of a topic are set aside; then it waits as a whole. Cost: O(log n) per change; a look for the next
 //! passes over the lines whose topic or host has its share, and over none while no slot is free.
@@ -32,6 +33,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use crate::executor::{Door, Doors};
 use crate::ids::{ById, IdSet, TaskId};
 use crate::task::model::Task;
 use crate::task::spec::{Action, ByTopic, HostId, TopicName};
@@ -137,6 +139,19 @@ impl Tracks {
         self.all().flat_map(|slots| slots.taken().iter().copied())
     }
 
+    /// Looks which doors are open again.
+    pub fn look_at_doors(&mut self, doors: &dyn Doors) {
+        for track in Track::ALL {
+            self.of_mut(track).look_at_doors(doors);
+        }
+    }
+
+    /// Whether somebody waits for a door.
+    pub fn waits_at_door(&self) -> bool {
+        let mut all = self.all();
+        all.any(|slots| !slots.shut.is_empty() && !slots.aside.is_empty())
+    }
+
     /// The first of each line.
     pub fn heads(&self) -> impl Iterator<Item = (&TopicName, i64, TaskId)> {
         self.all().flat_map(Slots::heads)
@@ -159,6 +174,8 @@ pub struct Slots {
     heads: BTreeMap<(i64, TaskId), Line>,
     aside: ById<HostId>,
     aside_by: ByTopic<usize>,
+    /// Doors that were shut when somebody came to them, as the hosts that stand for them.
+    shut: HashMap<HostId, Door>,
 }
 
 /// Slots that are taken for one host.
@@ -190,6 +207,7 @@ impl Slots {
             heads: BTreeMap::new(),
             aside: ById::default(),
             aside_by: ByTopic::default(),
+            shut: HashMap::new(),
         }
     }
 
@@ -210,6 +228,9 @@ impl Slots {
     /// than are left for the topic where that is little.
     pub fn host_has_room(&self, topic: &TopicName, host: Option<HostId>) -> bool {
         let Some(host) = host else { return true };
+        if self.shut.contains_key(&host) {
+            return false;
+        }
         let most = match host {
             HostId::COMMANDS => self.commands,
             _ => self.per_host,
@@ -277,9 +298,24 @@ impl Slots {
         self.change_line(topic, Some(host), |line| line.insert((fire_ms, id)));
     }
 
-    /// Whether a task that waits was set aside because its host was full.
-    pub fn is_aside(&self, id: TaskId) -> bool {
-        self.aside.contains_key(&id)
+    /// Whom a task that waits was set aside for.
+    pub fn is_aside_for(&self, id: TaskId) -> Option<HostId> {
+        self.aside.get(&id).copied()
+    }
+
+    /// A door is shut: the host by which those stand aside who wait for it, until it is found open.
+    pub fn shut(&mut self, door: Door) -> HostId {
+        let host = match &door {
+            Door::Pushes => HostId::PUSHES,
+            Door::Handler(name) => HostId::of_handler(name),
+        };
+        self.shut.insert(host, door);
+        host
+    }
+
+    /// Looks which doors are open again.
+    pub fn look_at_doors(&mut self, doors: &dyn Doors) {
+        self.shut.retain(|_, door| !doors.takes(door));
     }
 
     /// Leaves the line.
@@ -451,7 +487,7 @@ mod tests {
         for (fire_ms, n) in [(10, 10), (20, 11)] {
             assert_eq!(slots.next(), Some((a.clone(), fire_ms, id(n))));
             slots.set_aside(&a, fire_ms, id(n), silent);
-            assert!(slots.is_aside(id(n)));
+            assert_eq!(slots.is_aside_for(id(n)), Some(silent));
         }
         assert_eq!(slots.next(), Some((b.clone(), 30, id(12))));
         slots.leave(&b, 30, id(12));

@@ -809,8 +809,8 @@ impl TaskTable {
         is_far
     }
 
-    /// Lets go of all that need not stay awake. What is in flight stays, and so does what has begun to count its
-    /// total time without a record of it.
+    /// Lets go of all that need not stay awake. What is in flight stays, and so does what has begun to count a time
+    /// without a record of it.
     pub fn rest(&mut self) {
         for id in std::mem::take(&mut self.touched) {
             let Some(entry) = self.awake.get(&id) else {
@@ -819,12 +819,10 @@ impl TaskTable {
             let stays = match entry.place {
                 Place::InFlight => true,
                 Place::Ready | Place::Queued | Place::Held | Place::Awaiting => {
-                    entry.task.total_until().is_some()
+                    entry.task.counts_in_line()
                 }
                 // It came due and went back there: released, or its clock was stepped back.
-                Place::Wheel => {
-                    entry.task.state == State::Pending && entry.task.total_until().is_some()
-                }
+                Place::Wheel => entry.task.state == State::Pending && entry.task.counts_in_line(),
                 Place::AtRest => false,
             };
             if stays {
@@ -839,6 +837,8 @@ impl TaskTable {
 fn queues_asleep(task: &Task) -> bool {
     task.action().is_dispatched()
         && task.total().is_none()
+        && task.spec.timeouts.total.is_none()
+        && task.spec.timeouts.queue.is_none()
         && !task.verifies()
         && task.at_stage.is_none()
 }

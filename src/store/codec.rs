@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  value   version 1 │ crc32 4 │ body …            the body is a record of `record.rs`, in bincode;
-//!                                                 version 2 of a task's is that of one with stages
+//!                                                 version 2 of a task's is that of one with stages,
+//!                                                 version 3 of one of which there is more to say
 //!                      └ over the record's key, the version and the body
 //!  batch   version 1 │ steady 8 │ change │ change │ …
 //!  change  kind 1 │ id 16 │ length 4 │ value …     kind with its top bit set: removed, no value
@@ -30,7 +31,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use self::record::{
     CancelRecordV1, CheckpointRecordV2, KeptAnswerRecordV1, LateAnswerRecordV1, ManifestRecordV1,
-    MarksRecordV1, SeedRecordV1, TaskRecordV1, TaskRecordV2, TombstoneRecordV1,
+    MarksRecordV1, SeedRecordV1, TaskRecordV1, TaskRecordV2, TaskRecordV3, TombstoneRecordV1,
 };
 use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::ids::TaskId;
@@ -46,6 +47,7 @@ pub const RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A stored form that changes gets the next number, a record struct of its own and a golden test.
 const VALUE_VERSION: u8 = 1;
 const STAGED_VERSION: u8 = 2;
+const PARTS_VERSION: u8 = 3;
 const BATCH_VERSION: u8 = 2;
 
 const VALUE_HEADER_BYTES: usize = 5;
@@ -618,7 +620,9 @@ pub fn encode_task(task: &Task) -> Bytes {
 
 fn encode_task_value(buffer: &mut Vec<u8>, task: &Task, spec: Option<&[u8]>) {
     let key = RecordKey::Task(task.id).to_bytes();
-    if TaskRecordV2::is_needed(task) {
+    if let Some(record) = TaskRecordV3::of(task, spec) {
+        encode_version(PARTS_VERSION, buffer, &key, &record);
+    } else if TaskRecordV2::is_needed(task) {
         encode_version(STAGED_VERSION, buffer, &key, &TaskRecordV2::of(task, spec));
     } else {
         encode_value(buffer, &key, &TaskRecordV1::of(task, spec));
@@ -648,14 +652,23 @@ pub fn decode_task_and_spec(
     value: &[u8],
 ) -> Result<(Task, Option<SpecBytes>), Damaged> {
     let key = RecordKey::Task(id).to_bytes();
-    let (task, encoded) = if value.first() == Some(&STAGED_VERSION) {
-        let record: TaskRecordV2<'_> = decode_version(STAGED_VERSION, &key, value)?;
-        let encoded = record.task.spec_in(value).map(Bytes::copy_from_slice);
-        (record.into_task(id)?, encoded)
-    } else {
-        let record: TaskRecordV1<'_> = decode_value(&key, value)?;
-        let encoded = record.spec_in(value).map(Bytes::copy_from_slice);
-        (record.into_task(id)?, encoded)
+    let (task, encoded) = match value.first() {
+        Some(&PARTS_VERSION) => {
+            let record: TaskRecordV3<'_> = decode_version(PARTS_VERSION, &key, value)?;
+            let encoded = record.staged.task.spec_in(value);
+            let encoded = encoded.map(Bytes::copy_from_slice);
+            (record.into_task(id)?, encoded)
+        }
+        Some(&STAGED_VERSION) => {
+            let record: TaskRecordV2<'_> = decode_version(STAGED_VERSION, &key, value)?;
+            let encoded = record.task.spec_in(value).map(Bytes::copy_from_slice);
+            (record.into_task(id)?, encoded)
+        }
+        _ => {
+            let record: TaskRecordV1<'_> = decode_value(&key, value)?;
+            let encoded = record.spec_in(value).map(Bytes::copy_from_slice);
+            (record.into_task(id)?, encoded)
+        }
     };
     let spec = Arc::clone(&task.spec);
     let bytes = encoded.map(|encoded| SpecBytes { spec, encoded });
@@ -668,12 +681,20 @@ pub fn decode_task_and_spec(
 /// When the value is not what was written for this task.
 pub fn decode_task(id: TaskId, value: &[u8]) -> Result<Task, Damaged> {
     let key = RecordKey::Task(id).to_bytes();
-    if value.first() == Some(&STAGED_VERSION) {
-        let record: TaskRecordV2<'_> = decode_version(STAGED_VERSION, &key, value)?;
-        return record.into_task(id);
+    match value.first() {
+        Some(&PARTS_VERSION) => {
+            let record: TaskRecordV3<'_> = decode_version(PARTS_VERSION, &key, value)?;
+            record.into_task(id)
+        }
+        Some(&STAGED_VERSION) => {
+            let record: TaskRecordV2<'_> = decode_version(STAGED_VERSION, &key, value)?;
+            record.into_task(id)
+        }
+        _ => {
+            let record: TaskRecordV1<'_> = decode_value(&key, value)?;
+            record.into_task(id)
+        }
     }
-    let record: TaskRecordV1<'_> = decode_value(&key, value)?;
-    record.into_task(id)
 }
 
 /// Reads a cancel's value.

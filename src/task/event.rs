@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::clock::{DurationMs, MonoMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken};
+use crate::task::clocks::TaskClock;
 use crate::task::history::ErrorNote;
 use crate::task::model::{Due, PauseClock, State};
 use crate::task::outcome::Outcome;
@@ -32,6 +33,8 @@ pub enum Event {
     Heartbeat {
         /// The attempt it works on.
         token: AttemptToken,
+        /// How far it has got, if it says so.
+        checkpoint: Option<RawJson>,
     },
     /// The worker wants it later.
     Snoozed {
@@ -70,6 +73,11 @@ pub enum Event {
     },
     /// The total time over all attempts is over.
     TotalTimeOver,
+    /// A clock has run out, but for those whose end another event tells of.
+    RanOut {
+        /// Which.
+        clock: TaskClock,
+    },
     /// The condition of the stage at this place, whose time has come, is not true.
     StagePassedOver {
         /// Its place.
@@ -180,6 +188,7 @@ impl Event {
             Self::AcceptedLate { .. } => "accept",
             Self::Overdue { .. } => "overdue",
             Self::TotalTimeOver => "total time",
+            Self::RanOut { .. } => "run out",
             Self::StagePassedOver { .. } => "pass over a stage",
             Self::StageTookOver { .. } => "begin a stage",
             Self::Recovered => "recover",

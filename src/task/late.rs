@@ -123,6 +123,7 @@ impl Said {
             | Outcome::Accepted { .. }
             | Outcome::TimedOut
             | Outcome::LeaseExpired
+            | Outcome::Silent
             | Outcome::Snoozed
             | Outcome::Cancelled
             | Outcome::GivenBack

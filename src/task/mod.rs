@@ -1,10 +1,11 @@
 //! What a task is, and everything that can happen to it. Pure: no clock, no store, no actor.
 //!
 //! Read in this order: [`model`] (the nouns), [`event`] (what can happen), [`transition`] (the one function that
-//! says what an event makes of a task), then [`stage`], [`retry`] and [`duration`].
+//! says what an event makes of a task), then [`stage`], [`clocks`], [`retry`] and [`duration`].
 
 pub mod amendment;
 pub mod callback;
+pub mod clocks;
 pub mod duration;
 pub mod event;
 pub mod history;

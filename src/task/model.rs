@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, TaskId};
 use crate::limits;
+use crate::task::clocks::{ClockSet, TaskClock};
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
 use crate::task::spec::{HostId, POLL_FOR, RawJson, TaskKey, TaskSpec, TopicName};
 use crate::task::stage::{AtStage, Stages};
@@ -209,16 +210,19 @@ pub enum DeadReason {
     Refused,
     /// Nobody knows whether the work was done.
     OutcomeUnknown,
+    /// A clock ran out of which was said that this is the end.
+    TimedOut,
 }
 
 impl DeadReason {
     /// All reasons.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::AttemptsUsedUp,
         Self::LeaseExpired,
         Self::TotalTime,
         Self::Refused,
         Self::OutcomeUnknown,
+        Self::TimedOut,
     ];
 
     /// The word in the API.
@@ -229,6 +233,7 @@ impl DeadReason {
             Self::TotalTime => "total_time",
             Self::Refused => "refused",
             Self::OutcomeUnknown => "outcome_unknown",
+            Self::TimedOut => "timed_out",
         }
     }
 }
@@ -264,6 +269,10 @@ pub struct LiveAttempt {
     pub lease: Option<DurationMs>,
     /// Without an answer by then it counts as lost. Not stored: a start begins it anew.
     pub report_by: MonoMs,
+    /// Without a sign of life by then its heartbeat clock has run out. Not stored either.
+    pub beat_by: Option<MonoMs>,
+    /// When it is to be told that it takes longer than its attempt clock says. Not stored either.
+    pub alert_at: Option<MonoMs>,
 }
 
 /// How the latest attempt ended, in short.
@@ -306,10 +315,20 @@ pub struct Task {
     pub updated_at: WallMs,
     /// When it ended.
     pub ended_at: Option<WallMs>,
+    /// The clock by which it was escalated; it goes on with that one's action.
+    pub escalated: Option<TaskClock>,
+    /// Clocks of this generation and stage that have run out and were told of.
+    pub alerted: ClockSet,
+    /// Since when it waits in line, for which of its times. Not stored: a start begins it anew.
+    pub in_line: Option<(Due, SteadyMs)>,
     /// When its record may go.
     pub expires: Option<SteadyMs>,
     /// Attempts of this generation, in its present stage, that count.
     pub attempts: u32,
+    /// Leases that were lost among them.
+    pub lost_leases: u32,
+    /// How far the work had got when its latest attempt last said so, for the next one. Of this generation and stage.
+    pub checkpoint: Option<RawJson>,
     /// Number of the latest attempt, over all generations.
     pub attempt: AttemptNumber,
     /// Fencing number of the latest attempt.
@@ -376,7 +395,12 @@ impl Task {
             updated_at: now.wall,
             ended_at: None,
             expires: None,
+            escalated: None,
+            alerted: ClockSet::default(),
+            in_line: None,
             attempts: 0,
+            lost_leases: 0,
+            checkpoint: None,
             attempt: AttemptNumber(0),
             token: AttemptToken(0),
             live: None,
@@ -397,7 +421,7 @@ impl Task {
     /// How long all attempts together may take, from the first due time: for a poll that is what its last question
     /// waits for.
     pub fn total(&self) -> Option<DurationMs> {
-        let total = self.spec.timeouts.total;
+        let total = self.total_that_ends();
         match self.action().poll() {
             Some(poll) => match (poll.within, total) {
                 (Some(within), Some(total)) => Some(within.min(total)),
@@ -465,6 +489,7 @@ impl Task {
         let spec = &self.spec;
         let stages = spec.stages.as_ref().map_or(0, Stages::weight);
         let texts = json(&spec.payload) + json(&spec.facts) + json(&self.result);
+        let texts = texts + json(&self.checkpoint) + 256 * spec.timeouts.then.0.len();
         512 + texts + stages + 128 * history
     }
 

@@ -75,7 +75,7 @@ pub struct NewTask {
     pub tags: Vec<(String, String)>,
     /// What rules read.
     pub facts: Option<RawJson>,
-    /// Asked when nobody knows whether it was done.
+    /// Asked when nobody knows whether it was done; `None` is the topic's.
     pub verify: Option<Box<Verify>>,
     /// Told how it has ended; `None` is the topic's.
     pub on_end: Option<Box<OnEnd>>,
@@ -214,7 +214,7 @@ impl NewTask {
             max_lateness: self.max_lateness,
             tags,
             facts: self.facts.clone(),
-            verify: self.verify.clone(),
+            verify: self.verify.clone().or_else(|| settings.verify.clone()),
             rule: None,
             on_end: self.on_end.clone().or_else(|| settings.on_end.clone()),
             callback_of: None,

@@ -33,6 +33,8 @@ pub enum Outcome {
     TimedOut,
     /// A worker's lease ran out without an answer.
     LeaseExpired,
+    /// Nothing was heard of a handler for longer than may be.
+    Silent,
     /// The worker asked for the task later; uses no attempt.
     Snoozed,
     /// The task was cancelled while the attempt ran.
@@ -69,6 +71,7 @@ impl Outcome {
             Self::Accepted { .. } => "accepted",
             Self::TimedOut => "timeout",
             Self::LeaseExpired => "lease_expired",
+            Self::Silent => "heartbeat_lost",
             Self::Snoozed => "snoozed",
             Self::Cancelled => "cancelled",
             Self::GivenBack => "given_back",

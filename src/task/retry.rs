@@ -53,6 +53,8 @@ pub struct RetryPolicy {
     pub jitter: f64,
     /// Attempts of one generation, the first included.
     pub max_attempts: u32,
+    /// So many lost leases of one generation are the end, even if attempts are left.
+    pub max_lost_leases: Option<u32>,
     /// By failure code (`http_503`, `exit_7`, `timeout`) or group (`http_5xx`, `exit`, `signal`).
     pub on: Vec<(String, OnFailure)>,
 }
@@ -64,6 +66,7 @@ impl Default for RetryPolicy {
             backoff: Backoff::Ladder(minutes.map(|m| DurationMs::secs(m * 60)).to_vec()),
             jitter: 0.0,
             max_attempts: 11,
+            max_lost_leases: None,
             on: Vec::new(),
         }
     }

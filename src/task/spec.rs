@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::{Xxh3Builder, xxh3_64};
 use crate::clock::{DurationMs, WallMs};
 use crate::ids::TaskId;
 use crate::limits;
+use crate::task::clocks::Thens;
 use crate::task::retry::RetryPolicy;
 use crate::task::stage::Stages;
 
@@ -294,11 +295,20 @@ pub struct HostId(u64);
 impl HostId {
     /// This machine, for commands.
     pub const COMMANDS: Self = Self(0);
+    /// Stands for all hosts, while nobody is there to push.
+    pub const PUSHES: Self = Self(1);
 
     /// Of a host with its port, unless that is the scheme's own. A hash: that two of them should share one is not to be
     /// expected, and would only make them share their slots.
     pub fn of(authority: &str) -> Self {
         Self(xxh3_64(authority.to_ascii_lowercase().as_bytes()))
+    }
+}
+
+impl HostId {
+    /// Stands for a handler, while there is no thread for it. No host has such a name.
+    pub fn of_handler(name: &str) -> Self {
+        Self(xxh3_64(format!("handler/{name}").as_bytes()))
     }
 }
 
@@ -338,8 +348,8 @@ pub enum Class {
     Bulk,
 }
 
-/// Time limits of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Time limits of a task: see [`clocks`](crate::task::clocks).
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// One attempt; for a pull action the lease.
     pub attempt: DurationMs,
@@ -347,6 +357,12 @@ pub struct Timeouts {
     pub grace: DurationMs,
     /// All attempts of a generation, from its first due time.
     pub total: Option<DurationMs>,
+    /// From one sign of life to the next.
+    pub heartbeat: Option<DurationMs>,
+    /// From coming due to a start.
+    pub queue: Option<DurationMs>,
+    /// What follows when one of them is over, where that was said.
+    pub then: Thens,
 }
 
 impl Default for Timeouts {
@@ -355,6 +371,9 @@ impl Default for Timeouts {
             attempt: DurationMs::secs(30),
             grace: DurationMs::secs(2),
             total: None,
+            heartbeat: None,
+            queue: None,
+            then: Thens::default(),
         }
     }
 }

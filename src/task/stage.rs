@@ -212,11 +212,6 @@ impl Task {
         Some(self.at_stage?.place)
     }
 
-    /// What is done when it is due: by its present stage, if it has stages.
-    pub fn action(&self) -> &Action {
-        self.spec.action_at(self.stage_place())
-    }
-
     /// The stages still to come, with their places.
     fn stages_to_come(&self) -> impl Iterator<Item = (u8, &Stage)> {
         let stages = self.spec.stages.iter().flat_map(Stages::iter);
@@ -255,15 +250,16 @@ impl Task {
     /// stage that takes over. A poll that is asked for the last time ends by the answer.
     pub fn until(&self) -> Option<SteadyMs> {
         let total = self.total_until().filter(|_| !self.asks_last());
-        total.into_iter().chain(self.taken_over_at()).min()
+        let clocks = total.into_iter().chain(self.total_alert_at());
+        clocks.chain(self.taken_over_at()).min()
     }
 
     /// The same while it waits for its next attempt: what is due before another stage takes over is looked at then.
     pub fn until_while_waiting(&self) -> Option<SteadyMs> {
         let comes_first = |at: &SteadyMs| self.next.lane == Lane::Wall || self.next.fire_ms > at.0;
         let total = self.total_until().filter(|_| !self.asks_last());
-        let taken_over = self.taken_over_at().filter(comes_first);
-        total.into_iter().chain(taken_over).min()
+        let clocks = total.into_iter().chain(self.total_alert_at());
+        clocks.chain(self.taken_over_at().filter(comes_first)).min()
     }
 
     fn taken_over_at(&self) -> Option<SteadyMs> {

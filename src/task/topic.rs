@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::clock::{DurationMs, SteadyMs, WallMs};
+use crate::task::clocks::Thens;
 use crate::task::late::LatePolicy;
 use crate::task::model::PauseClock;
 use crate::task::retry::RetryPolicy;
 use crate::task::spec::{
-    Action, ByTopic, Class, Delivery, OnEnd, ResourceName, Timeouts, TopicName,
+    Action, ByTopic, Class, Delivery, OnEnd, ResourceName, Timeouts, TopicName, Verify,
 };
 use crate::task::transition::Retention;
 
@@ -28,7 +29,7 @@ pub enum OnExisting {
 }
 
 /// Time limits of which only some are given.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PartialTimeouts {
     /// One attempt.
     pub attempt: Option<DurationMs>,
@@ -36,15 +37,24 @@ pub struct PartialTimeouts {
     pub grace: Option<DurationMs>,
     /// All attempts together.
     pub total: Option<DurationMs>,
+    /// From one sign of life to the next.
+    pub heartbeat: Option<DurationMs>,
+    /// From coming due to a start.
+    pub queue: Option<DurationMs>,
+    /// What follows when one of these is over, where that was said.
+    pub then: Thens,
 }
 
 impl PartialTimeouts {
     /// These, and where they are silent, `under`.
-    pub fn over(self, under: Timeouts) -> Timeouts {
+    pub fn over(&self, under: Timeouts) -> Timeouts {
         Timeouts {
             attempt: self.attempt.unwrap_or(under.attempt),
             grace: self.grace.unwrap_or(under.grace),
             total: self.total.or(under.total),
+            heartbeat: self.heartbeat.or(under.heartbeat),
+            queue: self.queue.or(under.queue),
+            then: self.thens_over(under.then),
         }
     }
 }
@@ -84,6 +94,8 @@ pub struct TopicSettings {
     pub class: Option<Class>,
     /// For tasks that name none.
     pub delivery: Option<Delivery>,
+    /// For tasks that name none.
+    pub verify: Option<Box<Verify>>,
     /// For creates that name none.
     pub on_existing: Option<OnExisting>,
     /// Live: fixed for a task when it ends.

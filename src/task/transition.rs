@@ -15,6 +15,7 @@
 //! It is the same for live work, for recovery and for tests. It decides and changes the task in memory; the
 //! shard writes the change and only then acts on it. An event that is refused has changed nothing.
 
+mod clocks;
 mod steps;
 mod verify;
 
@@ -27,8 +28,9 @@ use crate::task::model::{
 use crate::task::outcome::{Failure, Outcome};
 use crate::task::spec::{Action, Delivery};
 use crate::task::stage::AtStage;
+use clocks::{end_of_total, ran_out};
 use steps::{
-    begin_generation, begin_stage, check_token, close_questions, come_due, die, end,
+    begin_generation, begin_stage, check_token, close_questions, come_due, end,
     finish_from_outside, give_up, go_on, lateness, log, move_stages, record_attempt, settle, shift,
     stop_for, succeed, take_attempt, take_back_unstarted, take_late, wait_again, why,
 };
@@ -119,6 +121,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             if let Some(live) = &mut task.live {
                 live.started_at = Some(ctx.now.wall);
             }
+            task.begin_clocks(ctx.now);
             Ok(Applied::InMemory)
         }
         Event::Started => illegal,
@@ -127,6 +130,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             come_due(task, ctx);
             let left = task.total_until().map(|until| until.since(ctx.now.steady));
             let lease = left.map_or(lease, |left| lease.min(left));
+            let lease = task.lease_within(lease);
             task.lateness_ms = Some(lateness(task, ctx.now));
             let why = if worker.is_empty() {
                 "leased".to_owned()
@@ -143,12 +147,13 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             if let Some(live) = &mut task.live {
                 live.started_at = Some(ctx.now.wall);
             }
+            task.begin_clocks(ctx.now);
             log(task, state, &why, ctx);
             Ok(Applied::Changed)
         }
         Event::Leased { .. } => illegal,
 
-        Event::Heartbeat { token } => {
+        Event::Heartbeat { token, checkpoint } => {
             check_token(task, token)?;
             // A push or handler has no lease: being alive does not lengthen its time.
             if let Some(live) = &mut task.live
@@ -156,7 +161,13 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             {
                 live.report_by = ctx.now.mono.after(lease);
             }
-            Ok(Applied::InMemory)
+            task.note_sign_of_life(ctx.now);
+            if checkpoint.is_none() || task.checkpoint == checkpoint {
+                return Ok(Applied::InMemory);
+            }
+            task.checkpoint = checkpoint;
+            task.updated_at = ctx.now.wall;
+            Ok(Applied::Changed)
         }
 
         Event::Snoozed { token, delay } => {
@@ -206,7 +217,14 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
                 settle(task, Outcome::LeaseExpired, None, ctx);
                 Ok(Applied::Changed)
             } else {
-                settle(task, Outcome::TimedOut, None, ctx);
+                // What its receiver took on is lent no longer than to its next sign of life.
+                let lease = task.live.as_ref().and_then(|live| live.lease);
+                let is_silent = lease.is_some() && lease == task.spec.timeouts.heartbeat;
+                let outcome = match is_silent {
+                    true => Outcome::Silent,
+                    false => Outcome::TimedOut,
+                };
+                settle(task, outcome, None, ctx);
                 Ok(Applied::ChangedAndStop(token))
             }
         }
@@ -224,24 +242,22 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             Ok(Applied::Changed)
         }
         Event::TotalTimeOver if waits => {
-            let error = task.last_outcome.take().and_then(|last| last.error);
-            task.last_outcome = Some(LastOutcome {
-                outcome: DeadReason::TotalTime.name(),
-                error,
-            });
-            die(task, DeadReason::TotalTime, ctx);
+            ran_out(task, DeadReason::TotalTime.name());
+            end_of_total(task, ctx);
             Ok(Applied::Changed)
         }
         Event::TotalTimeOver if state.is_in_flight() => {
             let token = task.token;
             if task.verifies() {
-                die(task, DeadReason::TotalTime, ctx);
+                end_of_total(task, ctx);
                 return Ok(Applied::ChangedAndStop(token));
             }
             settle(task, Outcome::TimedOut, None, ctx);
             Ok(Applied::ChangedAndStop(token))
         }
         Event::TotalTimeOver => Ok(Applied::Unchanged),
+
+        Event::RanOut { clock } => Ok(clocks::run_out(task, clock, ctx)),
 
         Event::StagePassedOver { place, error }
             if (waits && task.stage_place() == Some(place))
@@ -298,6 +314,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         Event::Recovered if state.is_in_flight() => {
             if let Some(live) = task.live.as_mut().filter(|live| live.lease.is_some()) {
                 live.report_by = ctx.now.mono.after(live.lease.unwrap_or_default());
+                task.begin_clocks(ctx.now);
                 Ok(Applied::InMemory)
             } else if task.next.is_reached(ctx.now) {
                 settle(task, Outcome::Unknown, None, ctx);

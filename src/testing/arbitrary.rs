@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, Slot, TaskId};
 use crate::store::{KeptAnswer, Tombstone};
+use crate::task::clocks::{ClockSet, TaskClock, Then, Thens};
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
 use crate::task::late::{LateAnswer, Treatment};
 use crate::task::model::{
@@ -92,12 +93,14 @@ pub fn golden_task() -> Task {
             },
             jitter: 0.25,
             max_attempts: 5,
+            max_lost_leases: None,
             on: vec![("http_4xx".into(), OnFailure::Dead)],
         },
         timeouts: Timeouts {
             attempt: DurationMs(10_000),
             grace: DurationMs(2_000),
             total: Some(DurationMs(7_200_000)),
+            ..Timeouts::default()
         },
         delivery: Delivery::AtMostOnce,
         class: Class::Core,
@@ -123,6 +126,8 @@ pub fn golden_task() -> Task {
         worker: Some("w1".into()),
         lease: Some(DurationMs(30_000)),
         report_by: MonoMs(0),
+        beat_by: None,
+        alert_at: None,
     });
     task.pause = Some(Pause {
         clock: PauseClock::Freeze,
@@ -152,6 +157,29 @@ pub fn golden_task() -> Task {
         outcome: "failed",
         error: Some(error()),
     });
+    task
+}
+
+/// A task with something in every part of version 3 of its record, and in all that a spec says of its clocks.
+pub fn clocked_task() -> Task {
+    let mut task = golden_task();
+    let spec = Arc::make_mut(&mut task.spec);
+    spec.retry.max_lost_leases = Some(3);
+    spec.timeouts.heartbeat = Some(DurationMs(30_000));
+    spec.timeouts.queue = Some(DurationMs(300_000));
+    let call = Action::Handler {
+        name: "call".into(),
+    };
+    spec.timeouts.then = Thens(vec![
+        (TaskClock::Attempt, Then::Retry),
+        (TaskClock::Heartbeat, Then::Dead),
+        (TaskClock::Queue, Then::Escalate(Box::new(call))),
+        (TaskClock::Total, Then::Alert),
+    ]);
+    task.checkpoint = Some(RawJson::from(r#"{"page":7}"#.to_owned()));
+    task.escalated = Some(TaskClock::Queue);
+    task.alerted = ClockSet::default().with(TaskClock::Total);
+    task.lost_leases = 2;
     task
 }
 
@@ -186,10 +214,10 @@ pub fn staged_task() -> Task {
 }
 
 prop_compose! {
-    /// Any task, without what is not stored (`report_by`).
+    /// Any task, without what is not stored (`report_by` and the like).
     pub fn a_task()(
         (slot, at, tail) in (any::<u64>(), 0..1_i64 << 47, any::<u64>()),
-        (topic, key, mut spec) in (a_topic(), option::of(a_key()), a_spec()),
+        (topic, key, mut spec) in (a_topic(), option::of(a_key()), a_spec().boxed()),
         (state, generation) in (a_state(), any::<u32>()),
         (due, next) in (a_due(), option::of(a_due())),
         (place, passed, died) in (0..4_u8, any::<u32>(), option::of((0..4_u8, a_dead_reason()))),
@@ -198,6 +226,8 @@ prop_compose! {
         requests in prop::collection::vec(any::<u64>(), 0..4),
         (created_at, updated_at, ended_at) in (wall(), wall(), option::of(wall())),
         (attempts, attempt, token, thaw) in any::<(u32, u32, u64, u32)>(),
+        (alerted, lost_leases, checkpoint) in (0..16_u8, any::<u32>(), option::of(some_json())),
+        is_escalated in any::<bool>(),
         (live, pause) in (option::of(a_live_attempt()), option::of(a_pause())),
         waiting_for in option::of(prop::sample::select(vec![
             WaitingFor::Retry, WaitingFor::Snooze, WaitingFor::Poll, WaitingFor::Verify,
@@ -211,8 +241,11 @@ prop_compose! {
         if let Some(rule) = &mut spec.rule {
             rule.at = created_at;
         }
+        let escalation = spec.timeouts.then.escalations().next();
+        let escalated = escalation.map(|(clock, _)| clock).filter(|_| is_escalated);
         Task {
             id: TaskId::with_tail(Slot::of_hash(slot), WallMs(at), tail),
+            escalated, alerted: ClockSet(alerted), in_line: None, lost_leases, checkpoint,
             at_stage: spec.stages.as_ref().map(|_| AtStage { place, passed, died, from }),
             topic, key, spec: Arc::new(spec), state, generation,
             due, next: next.unwrap_or(due), waiting_since, first_due, created_at, updated_at, ended_at, expires,
@@ -358,6 +391,8 @@ fn a_live_attempt() -> impl Strategy<Value = LiveAttempt> {
             worker,
             lease,
             report_by: MonoMs(0),
+            beat_by: None,
+            alert_at: None,
         },
     )
 }
@@ -461,6 +496,23 @@ fn a_verify() -> impl Strategy<Value = Verify> {
     )
 }
 
+const TASK_CLOCKS: [TaskClock; 4] = [
+    TaskClock::Attempt,
+    TaskClock::Heartbeat,
+    TaskClock::Queue,
+    TaskClock::Total,
+];
+
+/// What follows a clock, if anything is said of it.
+fn a_then() -> impl Strategy<Value = Option<Then>> {
+    option::of(prop_oneof![
+        Just(Then::Retry),
+        Just(Then::Dead),
+        Just(Then::Alert),
+        text().prop_map(|name| Then::Escalate(Box::new(Action::Handler { name }))),
+    ])
+}
+
 fn an_http_action() -> impl Strategy<Value = HttpAction> {
     let statuses = vec(any::<u16>(), 0..3);
     (text(), text(), pairs(), statuses, option::of(text())).prop_map(
@@ -493,6 +545,7 @@ fn a_retry_policy() -> impl Strategy<Value = RetryPolicy> {
             backoff,
             jitter,
             max_attempts,
+            max_lost_leases: None,
             on,
         }
     })
@@ -503,6 +556,8 @@ prop_compose! {
         (action, retry) in (an_action(), a_retry_policy()),
         (payload, facts) in (option::of(some_json()), option::of(some_json())),
         (attempt, grace, total) in (length(), length(), option::of(length())),
+        (heartbeat, queue, max_lost_leases) in (option::of(length()), option::of(length()), option::of(any::<u32>())),
+        then in vec(a_then(), 4),
         delivery in prop::sample::select(vec![Delivery::AtLeastOnce, Delivery::AtMostOnce]),
         class in prop::sample::select(vec![Class::Core, Class::Normal, Class::Bulk]),
         max_lateness in option::of(length()),
@@ -518,9 +573,14 @@ prop_compose! {
             version,
             at: WallMs(0),
         });
+        let clocks = [Some(attempt), heartbeat, queue, total];
+        let clocks = TASK_CLOCKS.into_iter().zip(clocks).zip(then);
+        let then = clocks.filter_map(|((clock, length), then)| Some((clock, length.and(then)?)));
+        let then = Thens(then.collect());
+        let retry = RetryPolicy { max_lost_leases, ..retry };
         TaskSpec {
             action, stages, payload, retry,
-            timeouts: Timeouts { attempt, grace, total },
+            timeouts: Timeouts { attempt, grace, total, heartbeat, queue, then },
             delivery, class, max_lateness, tags, facts, rule, verify: verify.map(Box::new),
             on_end: on_end.map(|(http, retry)| Box::new(OnEnd { http, retry })),
             callback_of: callback_of.map(|tail| TaskId::with_tail(Slot::of_hash(tail), WallMs(0), tail)),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
 use crate::ids::{Slot, TaskId};
+use crate::task::clocks::{TaskClock, Then, Thens};
 use crate::task::model::Task;
 use crate::task::new_task::When;
 use crate::task::outcome::{Failure, Outcome};
@@ -217,6 +218,33 @@ impl TaskFixture {
     /// With this time for all attempts together.
     pub fn total(mut self, length: DurationMs) -> Self {
         self.spec.timeouts.total = Some(length);
+        self
+    }
+
+    /// With this length of a clock, if one is given, and with what follows when it runs out.
+    pub fn clock(
+        mut self,
+        clock: TaskClock,
+        length: Option<DurationMs>,
+        then: Option<Then>,
+    ) -> Self {
+        let timeouts = &mut self.spec.timeouts;
+        match (clock, length) {
+            (TaskClock::Queue, Some(_)) => timeouts.queue = length,
+            (TaskClock::Attempt, Some(length)) => timeouts.attempt = length,
+            (TaskClock::Heartbeat, Some(_)) => timeouts.heartbeat = length,
+            (TaskClock::Total, Some(_)) => timeouts.total = length,
+            (_, None) => {}
+        }
+        let mut thens = std::mem::take(&mut timeouts.then.0);
+        thens.extend(then.map(|then| (clock, then)));
+        timeouts.then = Thens::new(thens);
+        self
+    }
+
+    /// With an end after so many lost leases.
+    pub fn max_lost_leases(mut self, count: Option<u32>) -> Self {
+        self.spec.retry.max_lost_leases = count;
         self
     }
 

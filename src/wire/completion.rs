@@ -4,13 +4,22 @@ use utoipa::ToSchema;
 
 use crate::task::outcome::{Failure, Outcome};
 use crate::task::retry::DELAY_MAX;
+use crate::task::spec::RawJson;
 use crate::wire::decode::{Shape, decode_or_empty};
+use crate::wire::leases;
 use crate::wire::problem::Problem;
 use crate::wire::time::Length;
 use crate::wire::verbs::{self, ErrorBody};
 
 const COMPLETION: Shape = Shape {
-    fields: &["result", "error", "retryable", "retry_after", "heartbeat"],
+    fields: &[
+        "result",
+        "error",
+        "retryable",
+        "retry_after",
+        "heartbeat",
+        "checkpoint",
+    ],
     not_built: &[],
 };
 const ENDS: [&str; 3] = ["result", "error", "heartbeat"];
@@ -19,7 +28,10 @@ const ENDS: [&str; 3] = ["result", "error", "heartbeat"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     /// It goes on.
-    Heartbeat,
+    Heartbeat {
+        /// How far it has got.
+        checkpoint: Option<RawJson>,
+    },
     /// It is over.
     Over(Outcome),
 }
@@ -35,10 +47,14 @@ pub fn told(bytes: &[u8]) -> Result<Told, Problem> {
             return body.refuse(second, "conflict", "only one of result, error, heartbeat");
         }
         if let Some(beats) = body.optional("heartbeat", |node| node.flag()) {
+            let checkpoint = body.optional("checkpoint", leases::checkpoint);
             return match beats {
-                true => Some(Told::Heartbeat),
+                true => Some(Told::Heartbeat { checkpoint }),
                 false => body.refuse("heartbeat", "invalid_value", "must be true, or left out"),
             };
+        }
+        if body.has("checkpoint") {
+            return body.refuse("checkpoint", "conflict", "only goes with `heartbeat`");
         }
         if !body.has("error") {
             for name in ["retryable", "retry_after"] {
@@ -83,6 +99,8 @@ pub struct CompleteLater {
     pub retry_after: Option<Length>,
     /// `true`: it goes on, and has its `complete_by` anew.
     pub heartbeat: Option<bool>,
+    /// With `heartbeat`: how far the work has got, any JSON of at most 16 KiB, for the next attempt.
+    pub checkpoint: Option<serde_json::Value>,
 }
 
 #[cfg(test)]
@@ -112,7 +130,16 @@ mod tests {
         };
         assert_eq!(told(b"").unwrap(), done(None));
         assert_eq!(read(json!({"result": [1]})).unwrap(), done(Some("[1]")));
-        assert_eq!(read(json!({"heartbeat": true})).unwrap(), Told::Heartbeat);
+        let checkpoint = Some(RawJson::from("{\"page\":7}".to_owned()));
+        for (body, checkpoint) in [
+            (json!({"heartbeat": true}), None),
+            (
+                json!({"heartbeat": true, "checkpoint": {"page": 7}}),
+                checkpoint,
+            ),
+        ] {
+            assert_eq!(read(body).unwrap(), Told::Heartbeat { checkpoint });
+        }
         let failed = json!({"error": {"code": "no_stock", "message": "gone"}, "retryable": false});
         let Told::Over(Outcome::Failed(failure)) = read(failed).unwrap() else {
             panic!("it failed");
@@ -128,6 +155,7 @@ mod tests {
                 "conflict",
             ),
             (json!({"heartbeat": false}), "/heartbeat", "invalid_value"),
+            (json!({"checkpoint": 7}), "/checkpoint", "conflict"),
             (
                 json!({"result": 1, "retryable": true}),
                 "/retryable",

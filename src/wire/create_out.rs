@@ -6,9 +6,10 @@ use serde_json::value::RawValue;
 use crate::task::spec::{RawJson, TaskKey};
 use crate::task::{NewTask, When};
 use crate::wire::action::{ActionBody, VerifyBody};
+use crate::wire::clocks::TimeoutsBody;
 use crate::wire::decode::word_of;
 use crate::wire::on_end::OnEndBody;
-use crate::wire::retry::{RetryBody, TimeoutsBody};
+use crate::wire::retry::RetryBody;
 use crate::wire::stages::{self, StageBody};
 use crate::wire::task_in::{CLASS, DELIVERY, ON_EXISTING};
 use crate::wire::task_out::Map;
@@ -36,7 +37,7 @@ pub struct CreateOut<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     on_end: Option<OnEndBody<'a>>,
     retry: Option<RetryBody<'a>>,
-    timeouts: TimeoutsBody,
+    timeouts: TimeoutsBody<'a>,
     delivery: Option<&'static str>,
     class: Option<&'static str>,
     on_existing: Option<&'static str>,
@@ -87,7 +88,7 @@ impl<'a> CreateOut<'a> {
             verify: verify.as_deref().map(VerifyBody::from),
             on_end: on_end.as_deref().map(OnEndBody::from),
             retry: retry.as_ref().map(RetryBody::from),
-            timeouts: TimeoutsBody::from(*timeouts),
+            timeouts: TimeoutsBody::from(timeouts),
             delivery: delivery.map(|delivery| word_of(&DELIVERY, &delivery)),
             class: class.map(|class| word_of(&CLASS, &class)),
             on_existing: on_existing.map(|then| word_of(&ON_EXISTING, &then)),
@@ -115,7 +116,7 @@ mod tests {
                 "expect_status": [204], "success_if": "status == 204"}},
             "retry": {"exponential": {"base": "PT1S", "factor": 3, "cap": "PT1H", "jitter": 0.2}, "max_attempts": 10,
                 "on": {"http_4xx": "dead"}},
-            "timeouts": {"attempt": "PT10S", "total": "PT2H"},
+            "timeouts": {"attempt": "PT10S", "total": "PT2H", "queue": {"after": "PT5M", "then": {"escalate": {"pull": {}}}}},
             "verify": {"http": {"url": "http://127.0.0.1:9000/state"}, "done_if": "body.closed", "on_no_answer": "hold"},
             "on_end": {"http": {"url": "http://127.0.0.1:9000/ended"}, "retry": {"fixed": "PT5S"}},
             "delivery": "at_most_once", "class": "core", "on_existing": "keep_later",

@@ -1,6 +1,7 @@
 //! Pull workers: `POST /v1/leases`, what a worker says of its lease, and the answers.
 
 use serde::Serialize;
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::clock::{DurationMs, WallMs};
@@ -11,11 +12,11 @@ use crate::task::TopicName;
 use crate::task::history::ErrorNote;
 use crate::task::retry::DELAY_MAX;
 use crate::task::spec::RawJson;
-use crate::wire::decode::{Shape, decode};
+use crate::wire::decode::{Node, Shape, decode};
 use crate::wire::due::{self, InLimits};
 use crate::wire::problem::Problem;
 use crate::wire::task_in::topic_name;
-use crate::wire::task_out::TaskOut;
+use crate::wire::task_out::{TaskOut, embedded};
 use crate::wire::time::{Length, Time};
 use crate::wire::verbs::{self, ErrorBody};
 
@@ -27,8 +28,8 @@ const LEASE: Shape = Shape {
     not_built: &[],
 };
 const HEARTBEAT: Shape = Shape {
-    fields: &["token"],
-    not_built: &["checkpoint"],
+    fields: &["token", "checkpoint"],
+    not_built: &[],
 };
 const COMPLETE: Shape = Shape {
     fields: &["token", "result"],
@@ -101,7 +102,10 @@ pub struct LeaseReport {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Says {
     /// Still at it.
-    Heartbeat,
+    Heartbeat {
+        /// How far it has got.
+        checkpoint: Option<RawJson>,
+    },
     /// Done.
     Complete {
         /// What it gave.
@@ -163,7 +167,9 @@ impl LeaseVerb {
             let body = node.object(self.shape())?;
             let token = body.required("token", verbs::token);
             let says = match self {
-                Self::Heartbeat => Says::Heartbeat,
+                Self::Heartbeat => Says::Heartbeat {
+                    checkpoint: body.optional("checkpoint", checkpoint),
+                },
                 Self::Complete => Says::Complete {
                     result: body.optional("result", verbs::result),
                 },
@@ -190,6 +196,11 @@ impl LeaseVerb {
     }
 }
 
+/// How far the work has got.
+pub(super) fn checkpoint(node: Node<'_, '_>) -> Option<RawJson> {
+    node.raw(limits::CHECKPOINT_BYTES_MAX)
+}
+
 /// Body of `POST /v1/leases`.
 #[derive(Debug, ToSchema)]
 pub struct LeaseTasks {
@@ -212,6 +223,9 @@ pub struct LeaseTasks {
 pub struct HeartbeatLease {
     /// From the lease.
     pub token: u64,
+    /// How far the work has got: any JSON of at most 16 KiB. It is on the disk when the answer comes, shown on the task, and
+    /// handed to the next attempt. Without it the one before stands.
+    pub checkpoint: Option<serde_json::Value>,
 }
 
 /// Body of a lease's `complete`.
@@ -257,16 +271,25 @@ pub struct LeasedOut<'a> {
     token: u64,
     /// When the lease ends, unless a heartbeat renews it.
     expires_at: Time,
+    /// For how long it is lent, and is again with each heartbeat: less than was asked for if the task's clocks say so.
+    lease: Length,
+    /// How far an attempt before this one had got; left out when none has said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = serde_json::Value, required = false)]
+    checkpoint: Option<&'a RawValue>,
 }
 
 impl<'a> LeasedOut<'a> {
     /// A task that has just been leased.
     pub fn new(view: &'a TaskView, expires_at: WallMs) -> Self {
+        let lease = view.task.live.as_ref().and_then(|live| live.lease);
         Self {
             task: view.into(),
             attempt: view.task.attempt.0,
             token: view.task.token.0,
             expires_at: Time(expires_at),
+            lease: Length(lease.unwrap_or_default()),
+            checkpoint: embedded(view.task.checkpoint.as_ref()),
         }
     }
 }
@@ -368,7 +391,16 @@ mod tests {
             read("heartbeat", r#"{"token": 17}"#).unwrap().token,
             AttemptToken(17)
         );
-        assert_eq!(says("heartbeat", r#"{"token": 17}"#), Says::Heartbeat);
+        for (body, checkpoint) in [
+            (r#"{"token": 17}"#, None),
+            (
+                r#"{"token": 17, "checkpoint": {"page": 7}}"#,
+                Some(r#"{"page": 7}"#),
+            ),
+        ] {
+            let checkpoint = checkpoint.map(|text| RawJson::from(text.to_owned()));
+            assert_eq!(says("heartbeat", body), Says::Heartbeat { checkpoint });
+        }
         let result = Some(RawJson::from("\"A\"".to_owned()));
         assert_eq!(
             says("complete", r#"{"token": 17, "result": "A"}"#),
@@ -410,9 +442,9 @@ mod tests {
             ("heartbeat", "{}", "/token", "missing"),
             (
                 "heartbeat",
-                r#"{"token": 1, "checkpoint": {}}"#,
-                "/checkpoint",
-                "not_supported",
+                r#"{"token": 1, "checkpiont": {}}"#,
+                "/checkpiont",
+                "unknown_field",
             ),
             ("heartbeat", r#"{"token": -1}"#, "/token", "out_of_range"),
             ("snooze", r#"{"token": 1}"#, "/delay", "missing"),

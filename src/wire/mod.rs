@@ -36,6 +36,7 @@ pub mod amend;
 pub mod batch;
 pub mod batch_out;
 pub mod calendar;
+pub mod clocks;
 pub mod completion;
 pub mod create_out;
 pub mod cron;

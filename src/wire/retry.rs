@@ -1,4 +1,4 @@
-//! Retry policies and time limits, in and out, and the preview of a policy's waits.
+//! Retry policies, in and out, and the preview of a policy's waits.
 
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
@@ -6,10 +6,7 @@ use utoipa::ToSchema;
 use crate::clock::DurationMs;
 use crate::limits;
 use crate::task::retry::{Backoff, DELAY_MAX, OnFailure, RetryPolicy};
-use crate::task::spec::Timeouts;
-use crate::task::topic::PartialTimeouts;
 use crate::wire::decode::{Node, Shape, decode, word_of};
-use crate::wire::due::InLimits;
 use crate::wire::problem::Problem;
 use crate::wire::task_out::Map;
 use crate::wire::time::Length;
@@ -24,8 +21,6 @@ const FACTOR_DEFAULT: f64 = 2.0;
 const FACTOR_MAX: f64 = 1000.0;
 /// Longest wait of an exponential policy that names none.
 const CAP_DEFAULT: DurationMs = DurationMs::secs(3600);
-/// Longest grace, in milliseconds.
-const GRACE_MS_MAX: u64 = 10 * 60 * 1000;
 /// Most failure codes with a rule of their own.
 const ON_MAX: usize = 64;
 /// Longest failure code, in bytes.
@@ -39,17 +34,14 @@ const RETRY: Shape = Shape {
         "exponential",
         "jitter",
         "max_attempts",
+        "max_lost_leases",
         "on",
     ],
-    not_built: &["max_lost_leases"],
+    not_built: &[],
 };
 const EXPONENTIAL: Shape = Shape {
     fields: &["base", "factor", "cap", "jitter"],
     not_built: &[],
-};
-const TIMEOUTS: Shape = Shape {
-    fields: &["attempt", "grace", "total"],
-    not_built: &["heartbeat", "queue"],
 };
 const PREVIEW: Shape = Shape {
     fields: &["retry", "attempts"],
@@ -67,6 +59,8 @@ pub(super) fn policy(node: Node<'_, '_>) -> Option<RetryPolicy> {
     let max_attempts = body.optional("max_attempts", |node| {
         node.whole(1..=limits::ATTEMPTS_MAX.into())
     });
+    let leases = 1..=limits::LOST_LEASES_MAX;
+    let max_lost_leases = body.optional("max_lost_leases", |node| node.whole(leases));
     let jitter = body.optional("jitter", jitter);
     let on = body.optional("on", |node| {
         node.entries(ON_MAX, |code, node| {
@@ -100,6 +94,7 @@ pub(super) fn policy(node: Node<'_, '_>) -> Option<RetryPolicy> {
         backoff,
         jitter: own_jitter.or(jitter).unwrap_or(plain_jitter),
         max_attempts: max_attempts.map_or(ATTEMPTS_DEFAULT, |attempts| attempts as u32),
+        max_lost_leases: max_lost_leases.map(|leases| leases as u32),
         on: on.unwrap_or_default(),
     })
 }
@@ -140,27 +135,6 @@ fn jitter(node: Node<'_, '_>) -> Option<f64> {
     node.number(0.0..=1.0)
 }
 
-/// Reads time limits, of which any may be missing.
-pub(super) fn timeouts(node: Node<'_, '_>, limits: &InLimits) -> Option<PartialTimeouts> {
-    let body = node.object(&TIMEOUTS)?;
-    let length = |name, range: std::ops::RangeInclusive<u64>| {
-        body.optional(name, |node| {
-            if node.is_object() {
-                return node.refuse(
-                    "not_supported",
-                    "with `after` and `then` is not built yet; give a duration such as PT30S",
-                );
-            }
-            node.length(range)
-        })
-    };
-    Some(PartialTimeouts {
-        attempt: length("attempt", limits::ATTEMPT_TIMEOUT_MS),
-        grace: length("grace", 0..=GRACE_MS_MAX),
-        total: length("total", 1..=limits.max_delay.0),
-    })
-}
-
 /// When a task is tried again: exactly one of `ladder`, `fixed`, `exponential`.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Retry)]
@@ -184,6 +158,10 @@ pub struct RetryBody<'a> {
     /// Attempts of one generation, the first included.
     #[schema(minimum = 1, maximum = 10000, default = 11, required = false)]
     max_attempts: u32,
+    /// So many lost leases of one generation are the end, even if attempts are left. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 10000, nullable = false)]
+    max_lost_leases: Option<u32>,
     /// What a failure leads to, by code (`http_503`, `exit_7`, `timeout`, `lease_expired`) or group (`http_5xx`, `exit`,
     /// `signal`): `retry`, `dead`, or `park` (paused for a person).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -216,6 +194,7 @@ impl<'a> From<&'a RetryPolicy> for RetryBody<'a> {
             exponential: None,
             jitter: Some(policy.jitter),
             max_attempts: policy.max_attempts,
+            max_lost_leases: policy.max_lost_leases,
             on: (!policy.on.is_empty()).then_some(Map(&policy.on, |then| word_of(&ON, then))),
         };
         match &policy.backoff {
@@ -241,38 +220,6 @@ struct Lengths<'a>(&'a [DurationMs]);
 impl Serialize for Lengths<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(|length| Length(*length)))
-    }
-}
-
-/// Time limits; what is missing is the topic's, else the default.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Timeouts)]
-pub struct TimeoutsBody {
-    /// One attempt; for a pull the lease. Default `PT30S`.
-    attempt: Option<Length>,
-    /// From the cut-off to the hard stop. Default `PT2S`.
-    grace: Option<Length>,
-    /// All attempts of a generation, from its first due time. Default: no limit.
-    total: Option<Length>,
-}
-
-impl From<PartialTimeouts> for TimeoutsBody {
-    fn from(timeouts: PartialTimeouts) -> Self {
-        Self {
-            attempt: timeouts.attempt.map(Length),
-            grace: timeouts.grace.map(Length),
-            total: timeouts.total.map(Length),
-        }
-    }
-}
-
-impl From<Timeouts> for TimeoutsBody {
-    fn from(timeouts: Timeouts) -> Self {
-        Self {
-            attempt: Some(Length(timeouts.attempt)),
-            grace: Some(Length(timeouts.grace)),
-            total: timeouts.total.map(Length),
-        }
     }
 }
 
@@ -319,7 +266,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::wire::tests::{WIDE, properties, refused};
+    use crate::wire::tests::{properties, refused};
 
     fn read(json: &str) -> RetryPolicy {
         decode(json.as_bytes(), policy).unwrap()
@@ -393,9 +340,9 @@ mod tests {
                 "out_of_range",
             ),
             (
-                r#"{"fixed": "PT1S", "max_lost_leases": 3}"#,
+                r#"{"fixed": "PT1S", "max_lost_leases": 0}"#,
                 "/max_lost_leases",
-                "not_supported",
+                "out_of_range",
             ),
             (r#"{"fixed": "P367D"}"#, "/fixed", "out_of_range"),
             (
@@ -453,7 +400,7 @@ mod tests {
     fn a_policy_is_shown_as_it_would_be_given() {
         for json in [
             json!({"ladder": ["PT1M", "PT5M"], "jitter": 0.0, "max_attempts": 10}),
-            json!({"fixed": "PT10S", "jitter": 0.25, "max_attempts": 1, "on": {"http_4xx": "dead", "http_503": "park"}}),
+            json!({"fixed": "PT10S", "jitter": 0.25, "max_attempts": 1, "max_lost_leases": 3, "on": {"http_4xx": "dead", "http_503": "park"}}),
             json!({"exponential": {"base": "PT1S", "factor": 1.5, "cap": "PT1H", "jitter": 0.1}, "max_attempts": 11}),
         ] {
             let policy = read(&json.to_string());
@@ -461,30 +408,6 @@ mod tests {
                 serde_json::to_value(RetryBody::from(&policy)).unwrap(),
                 json
             );
-        }
-    }
-
-    #[test]
-    fn time_limits_are_bounded_and_what_is_not_built_is_refused() {
-        let read = |json: &str| decode(json.as_bytes(), |node| timeouts(node, &WIDE));
-        let given = read(r#"{"attempt": "PT10S", "grace": "PT0S", "total": "PT2H"}"#).unwrap();
-        assert_eq!(given.total, Some(DurationMs::secs(7200)));
-        assert_eq!(read("{}").unwrap(), PartialTimeouts::default());
-        for (json, pointer, code) in [
-            (r#"{"attempt": "PT0.009S"}"#, "/attempt", "out_of_range"),
-            (r#"{"attempt": "P2D"}"#, "/attempt", "out_of_range"),
-            (r#"{"grace": "PT11M"}"#, "/grace", "out_of_range"),
-            (r#"{"total": "PT0S"}"#, "/total", "out_of_range"),
-            (r#"{"total": "P3661D"}"#, "/total", "out_of_range"),
-            (r#"{"heartbeat": "PT30S"}"#, "/heartbeat", "not_supported"),
-            (r#"{"queue": "PT5M"}"#, "/queue", "not_supported"),
-            (
-                r#"{"attempt": {"after": "PT5M", "then": "dead"}}"#,
-                "/attempt",
-                "not_supported",
-            ),
-        ] {
-            assert_eq!(refused(read(json)), [(pointer.to_owned(), code)], "{json}");
         }
     }
 
@@ -510,7 +433,6 @@ mod tests {
     fn the_documented_fields_are_those_that_are_read() {
         assert_eq!(properties::<RetryBody<'_>>(), RETRY.fields);
         assert_eq!(properties::<ExponentialBody>(), EXPONENTIAL.fields);
-        assert_eq!(properties::<TimeoutsBody>(), TIMEOUTS.fields);
         assert_eq!(properties::<PreviewRetry>(), PREVIEW.fields);
     }
 }

@@ -10,11 +10,12 @@ use crate::task::spec::{Class, Delivery, RawJson};
 use crate::task::topic::OnExisting;
 use crate::task::{Action, NewTask, TaskKey, TopicName};
 use crate::wire::action::{self, ActionBody, VerifyBody};
+use crate::wire::clocks::{self, TimeoutsBody};
 use crate::wire::decode::{Node, Object, Shape, decode_object};
 use crate::wire::due::{self, InLimits};
 use crate::wire::on_end::{self, OnEndBody};
 use crate::wire::problem::Problem;
-use crate::wire::retry::{self, RetryBody, TimeoutsBody};
+use crate::wire::retry::{self, RetryBody};
 use crate::wire::stages::{self, StageBody};
 use crate::wire::time::{Length, Time};
 
@@ -83,7 +84,7 @@ fn of_body(body: &Object<'_, '_>, limits: &InLimits) -> Option<NewTask> {
     let when = due::when(body, limits);
     let payload = body.optional("payload", |node| node.raw(limits::PAYLOAD_BYTES_MAX));
     let retry = body.optional("retry", retry::policy);
-    let timeouts = body.optional("timeouts", |node| retry::timeouts(node, limits));
+    let timeouts = body.optional("timeouts", |node| clocks::timeouts(node, limits));
     let delivery = body.optional("delivery", |node| node.word(&DELIVERY));
     let class = body.optional("class", |node| node.word(&CLASS));
     let on_existing = body.optional("on_existing", |node| node.word(&ON_EXISTING));
@@ -227,7 +228,7 @@ pub struct CreateTask {
     /// Default: the topic's, else a ladder of 1, 5, 10 and 30 minutes with 11 attempts.
     pub retry: Option<RetryBody<'static>>,
     /// Over the topic's, field by field.
-    pub timeouts: Option<TimeoutsBody>,
+    pub timeouts: Option<TimeoutsBody<'static>>,
     /// What an unknown outcome means: `at_least_once` (default) or `at_most_once`.
     pub delivery: Option<String>,
     /// `core`, `normal` (default) or `bulk`.
@@ -282,7 +283,7 @@ mod tests {
             "topic": "order.unpaid", "key": "order-42", "delay": "PT30M", "payload": {"order_id": 42},
             "action": {"http": {"url": "http://127.0.0.1:9000/close", "method": "POST", "headers": {"x-shop": "a"}}},
             "retry": {"ladder": ["PT1M", "PT5M", "PT10M", "PT30M"], "max_attempts": 10},
-            "timeouts": {"attempt": "PT10S", "grace": "PT2S", "total": "PT2H"},
+            "timeouts": {"attempt": "PT10S", "grace": "PT2S", "total": "PT2H", "heartbeat": "PT30S", "queue": "PT5M"},
             "delivery": "at_least_once", "class": "core", "on_existing": "return",
             "max_lateness": "PT1M", "tags": {"region": "eu"}, "facts": {"created_at": "2026-12-01T10:00:00Z", "vip": true}
         }"#;
@@ -419,9 +420,9 @@ mod tests {
             ),
             (
                 "timeouts",
-                json!({"heartbeat": "PT30S"}),
-                "/timeouts/heartbeat",
-                "not_supported",
+                json!({"heartbeet": "PT30S"}),
+                "/timeouts/heartbeet",
+                "unknown_field",
             ),
             (
                 "delivery",

@@ -1,4 +1,5 @@
-//! A task as one line of JSON with all that is stored of it: what an export writes, an import reads.
+//! A task as one line of JSON with all that is stored of it, and a late answer as another: what an export writes, an
+//! import reads.
 //!
 //! ```text
 //!  {"id": …, "topic": …, "state": "retrying", "due_at": "2026-12-01T10:30:00.000Z", "lane": "steady", "fire_ms": …,
@@ -16,6 +17,7 @@
 //!
 //! Payload, facts and result come back byte for byte, but for line breaks between their parts, which become spaces.
 
+mod late;
 mod read;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test may")]
@@ -25,20 +27,23 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::task::Task;
+use crate::task::clocks::TaskClock;
 use crate::task::history::{AttemptRecord, Change};
 use crate::task::model::{DeadReason, Due, Lane, PauseClock, State, WaitingFor};
 use crate::task::spec::{StageName, TaskKey, TaskSpec};
 use crate::task::stage::AtStage;
 use crate::wire::action::{ActionBody, VerifyBody};
+use crate::wire::clocks::TimeoutsBody;
 use crate::wire::decode::word_of;
 use crate::wire::on_end::OnEndBody;
-use crate::wire::retry::{RetryBody, TimeoutsBody};
+use crate::wire::retry::RetryBody;
 use crate::wire::stages::{self, StageBody};
 use crate::wire::task_in::{CLASS, DELIVERY};
 use crate::wire::task_out::{ErrorOut, Map, RuleRefOut, embedded};
 use crate::wire::time::{Length, Time};
 
-pub use read::read;
+pub use late::write_late;
+pub use read::{Line, read};
 
 /// Longest line that is read, in bytes: more than any task comes to.
 pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -48,7 +53,7 @@ const CLOCKS: [(&str, PauseClock); 2] =
     [("keep", PauseClock::Keep), ("freeze", PauseClock::Freeze)];
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct TaskLine<'a> {
     id: uuid::Uuid,
     topic: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,6 +84,14 @@ struct Line<'a> {
     result: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     result_dropped: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checkpoint: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    escalated: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    alerted: Vec<&'static str>,
+    #[serde(skip_serializing_if = "is_zero")]
+    lost_leases: u32,
     created_at: Time,
     updated_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,7 +104,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     stages: Option<Vec<StageBody<'a>>>,
     retry: RetryBody<'a>,
-    timeouts: TimeoutsBody,
+    timeouts: TimeoutsBody<'a>,
     delivery: &'static str,
     class: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -209,11 +222,11 @@ struct ChangeLine<'a> {
 /// # Errors
 /// When the task has no JSON form: its payload is none, say.
 pub fn write(task: &Task, line: &mut Vec<u8>) -> serde_json::Result<()> {
-    let start = line.len();
     for (name, json) in [
         ("payload", &task.spec.payload),
         ("facts", &task.spec.facts),
         ("result", &task.result),
+        ("checkpoint", &task.checkpoint),
     ] {
         if json.is_some() && embedded(json.as_ref()).is_none() {
             // It is never left out without a word.
@@ -221,7 +234,12 @@ pub fn write(task: &Task, line: &mut Vec<u8>) -> serde_json::Result<()> {
             return Err(serde::ser::Error::custom(what));
         }
     }
-    serde_json::to_writer(&mut *line, &Line::from(task))?;
+    write_line(&TaskLine::from(task), line)
+}
+
+fn write_line(of: &impl Serialize, line: &mut Vec<u8>) -> serde_json::Result<()> {
+    let start = line.len();
+    serde_json::to_writer(&mut *line, of)?;
     // JSON that came with line breaks between its parts: inside a text there are none.
     for byte in &mut line[start..] {
         if matches!(byte, b'\n' | b'\r') {
@@ -232,7 +250,7 @@ pub fn write(task: &Task, line: &mut Vec<u8>) -> serde_json::Result<()> {
     Ok(())
 }
 
-impl<'a> From<&'a Task> for Line<'a> {
+impl<'a> From<&'a Task> for TaskLine<'a> {
     fn from(task: &'a Task) -> Self {
         let Task {
             id,
@@ -250,6 +268,12 @@ impl<'a> From<&'a Task> for Line<'a> {
             updated_at,
             ended_at,
             expires,
+            escalated,
+            alerted,
+            // A start begins it anew.
+            in_line: _,
+            lost_leases,
+            checkpoint,
             attempts,
             attempt,
             token,
@@ -313,6 +337,14 @@ impl<'a> From<&'a Task> for Line<'a> {
             }),
             result: embedded(result.as_ref()),
             result_dropped: *result_dropped,
+            checkpoint: embedded(checkpoint.as_ref()),
+            escalated: escalated.map(TaskClock::name),
+            alerted: TaskClock::ALL
+                .into_iter()
+                .filter(|clock| alerted.has(*clock))
+                .map(TaskClock::name)
+                .collect(),
+            lost_leases: *lost_leases,
             created_at: Time(*created_at),
             updated_at: Time(*updated_at),
             ended_at: ended_at.map(Time),
@@ -321,7 +353,7 @@ impl<'a> From<&'a Task> for Line<'a> {
             action: action.into(),
             stages: stages::shown(stages.as_ref()),
             retry: retry.into(),
-            timeouts: (*timeouts).into(),
+            timeouts: timeouts.into(),
             delivery: word_of(&DELIVERY, delivery),
             class: word_of(&CLASS, class),
             max_lateness: max_lateness.map(Length),

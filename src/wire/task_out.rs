@@ -2,7 +2,8 @@
 //!
 //! These shapes borrow from the task and are written out at once. JSON that came from outside (payload, result,
 //! facts) is embedded as it came. Every field is always there, in this order; what is absent is `null`, but for
-//! `result_dropped`, which is there only when it is true, `verify`, and what has to do with callbacks.
+//! `result_dropped`, which is there only when it is true, `verify`, `escalated`, `checkpoint`, and what has to do with
+//! callbacks.
 
 use std::borrow::Cow;
 
@@ -14,6 +15,7 @@ use uuid::Uuid;
 use crate::clock::DurationMs;
 use crate::ids::TaskId;
 use crate::shard::query::{Slim, TaskView};
+use crate::task::clocks::TaskClock;
 use crate::task::history::ErrorNote;
 use crate::task::late::{LateAnswer, Treatment};
 use crate::task::model::LastOutcome;
@@ -21,9 +23,10 @@ use crate::task::spec::{RawJson, RuleRef, StageName, TaskKey};
 use crate::task::{State, Task};
 use crate::wheel::minute_label;
 use crate::wire::action::{ActionBody, VerifyBody};
+use crate::wire::clocks::TimeoutsBody;
 use crate::wire::decode::word_of;
 use crate::wire::on_end::{CallbackOut, OnEndBody};
-use crate::wire::retry::{RetryBody, TimeoutsBody};
+use crate::wire::retry::RetryBody;
 use crate::wire::stages::{self, StageBody};
 use crate::wire::task_in::{CLASS, DELIVERY};
 use crate::wire::time::{Length, Time};
@@ -66,7 +69,8 @@ impl<'a> From<&'a ErrorNote> for ErrorOut<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LastOutcome)]
 pub struct LastOutcomeOut<'a> {
-    /// `succeeded`, `failed`, `timeout`, `lease_expired`, `snoozed`, `given_back`, `not_yet`, `outcome_unknown`, `total_time`, …
+    /// `succeeded`, `failed`, `timeout`, `lease_expired`, `heartbeat_lost`, `snoozed`, `given_back`, `not_yet`, `outcome_unknown`,
+    /// `queue_timeout`, `total_time`, …
     #[schema(value_type = String)]
     outcome: &'a str,
     /// Its failure, if it was one.
@@ -114,7 +118,13 @@ pub struct TaskOut<'a> {
     /// What keeps a due task from starting, such as `topic_paused`.
     #[schema(value_type = Option<String>)]
     blocked_by: Option<&'static str>,
-    /// When dead: `attempts_used_up`, `lease_expired`, `total_time`, `refused` or `outcome_unknown`.
+    /// The clock (`queue`, `attempt`, `heartbeat`, `total`) that ran out and had the task go on with the action that stands
+    /// with it in `timeouts`; left out when none did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    escalated: Option<&'static str>,
+    /// When dead: `attempts_used_up`, `lease_expired`, `total_time`, `refused`, `outcome_unknown`, or `timed_out` by a clock
+    /// that says so.
     #[schema(value_type = Option<String>)]
     dead_reason: Option<&'static str>,
     /// How the latest attempt ended.
@@ -122,6 +132,10 @@ pub struct TaskOut<'a> {
     /// What the work gave back.
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<&'a RawValue>,
+    /// How far the work had got when an attempt last said so: handed to the next one. Left out when nothing was said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = serde_json::Value, required = false)]
+    checkpoint: Option<&'a RawValue>,
     /// There was a result, larger than may be kept.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
@@ -138,7 +152,7 @@ pub struct TaskOut<'a> {
     /// Of a staged task: its stages.
     stages: Option<Vec<StageBody<'a>>>,
     retry: RetryBody<'a>,
-    timeouts: TimeoutsBody,
+    timeouts: TimeoutsBody<'a>,
     /// `at_least_once` or `at_most_once`.
     #[schema(value_type = String)]
     delivery: &'static str,
@@ -214,9 +228,11 @@ impl<'a> From<&'a TaskView> for TaskOut<'a> {
             stage: task.stage().map(|stage| stage.name.as_str()),
             waiting_for: task.waiting_for.map(|waits| waits.name()),
             blocked_by: view.blocked_by,
+            escalated: task.escalated.map(TaskClock::name),
             dead_reason: task.dead_reason.map(|reason| reason.name()),
             last_outcome: task.last_outcome.as_ref().map(LastOutcomeOut::from),
             result: embedded(task.result.as_ref()),
+            checkpoint: embedded(task.checkpoint.as_ref()),
             result_dropped: task.result_dropped,
             created_at: Time(task.created_at),
             updated_at: Time(task.updated_at),
@@ -226,7 +242,7 @@ impl<'a> From<&'a TaskView> for TaskOut<'a> {
             action: (&spec.action).into(),
             stages: stages::shown(spec.stages.as_ref()),
             retry: (&spec.retry).into(),
-            timeouts: spec.timeouts.into(),
+            timeouts: (&spec.timeouts).into(),
             delivery: word_of(&DELIVERY, &spec.delivery),
             class: word_of(&CLASS, &spec.class),
             max_lateness: spec.max_lateness.map(Length),

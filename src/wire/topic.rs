@@ -11,13 +11,14 @@ use crate::task::TopicName;
 use crate::task::spec::ResourceName;
 use crate::task::topic::{Topic, TopicPause, TopicSettings};
 use crate::task::transition::Retention;
-use crate::wire::action::{self, ActionBody};
+use crate::wire::action::{self, ActionBody, VerifyBody};
+use crate::wire::clocks::{self, TimeoutsBody};
 use crate::wire::decode::{Node, Shape, decode, word_of};
 use crate::wire::due::InLimits;
 use crate::wire::late::{self, PolicyOut};
 use crate::wire::on_end::{self, OnEndBody};
 use crate::wire::problem::Problem;
-use crate::wire::retry::{self, RetryBody, TimeoutsBody};
+use crate::wire::retry::{self, RetryBody};
 use crate::wire::task_in::{CLASS, DELIVERY, ON_EXISTING};
 use crate::wire::time::{Length, Time};
 use crate::wire::verbs::CLOCKS;
@@ -30,6 +31,7 @@ const TOPIC: Shape = Shape {
         "timeouts",
         "class",
         "delivery",
+        "verify",
         "retention",
         "late_answers",
         "on_existing",
@@ -57,10 +59,11 @@ pub fn settings(bytes: &[u8], limits: &InLimits) -> Result<TopicSettings, Proble
             action: body.optional("action", action::action),
             retry: body.optional("retry", retry::policy),
             timeouts: body
-                .optional("timeouts", |node| retry::timeouts(node, limits))
+                .optional("timeouts", |node| clocks::timeouts(node, limits))
                 .unwrap_or_default(),
             class: body.optional("class", |node| node.word(&CLASS)),
             delivery: body.optional("delivery", |node| node.word(&DELIVERY)),
+            verify: body.optional("verify", action::verify),
             on_existing: body.optional("on_existing", |node| node.word(&ON_EXISTING)),
             retention: body.optional("retention", retention).unwrap_or_default(),
             late_answers: body
@@ -99,11 +102,14 @@ pub struct PutTopic {
     /// Default: a ladder of 1, 5, 10 and 30 minutes with 11 attempts.
     pub retry: Option<RetryBody<'static>>,
     /// Under the task's own, field by field.
-    pub timeouts: Option<TimeoutsBody>,
+    pub timeouts: Option<TimeoutsBody<'static>>,
     /// `core`, `normal` (default) or `bulk`.
     pub class: Option<String>,
     /// `at_least_once` (default) or `at_most_once`.
     pub delivery: Option<String>,
+    /// Asked before a task is tried again when nobody knows whether it was done.
+    #[schema(value_type = Option<VerifyBody>)]
+    pub verify: Option<VerifyBody<'static>>,
     /// How long ended tasks are kept.
     pub retention: Option<RetentionBody>,
     /// What becomes of answers that come too late: `refuse` (default), `accept_if_unfinished`, or
@@ -144,7 +150,7 @@ pub struct TopicOut<'a> {
     rule: Option<&'a str>,
     action: Option<ActionBody<'a>>,
     retry: Option<RetryBody<'a>>,
-    timeouts: TimeoutsBody,
+    timeouts: TimeoutsBody<'a>,
     #[schema(value_type = Option<String>)]
     class: Option<&'static str>,
     #[schema(value_type = Option<String>)]
@@ -191,7 +197,7 @@ impl<'a> TopicOut<'a> {
             rule: settings.rule.as_ref().map(ResourceName::as_str),
             action: settings.action.as_ref().map(ActionBody::from),
             retry: settings.retry.as_ref().map(RetryBody::from),
-            timeouts: settings.timeouts.into(),
+            timeouts: (&settings.timeouts).into(),
             class: settings.class.map(|class| word_of(&CLASS, &class)),
             delivery: settings
                 .delivery

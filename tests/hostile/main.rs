@@ -38,8 +38,8 @@ struct Case {
 
 fn cases(hostile: &Hostile, authority: &Authority) -> Vec<Case> {
     use Manner::{
-        Bomb, ClosesMidway, DripsBody, DripsHead, Endless, Gigabyte, HangsUp, Headers, Nonsense,
-        Redirects, Refuses, Silent,
+        Bomb, ClosesMidway, DripsBody, DripsHead, Endless, Gigabyte, Greets, HangsUp, Headers,
+        Nonsense, Redirects, Refuses, Silent,
     };
     let plain = |what, manner, (outcome, code, says), when| Case {
         what,
@@ -128,7 +128,7 @@ fn cases(hostile: &Hostile, authority: &Authority) -> Vec<Case> {
             self_signed("127.0.0.1"),
             ("failed", "tls", "nknown"),
         ),
-        tls("TLS, not TLS", Nonsense, ("failed", "tls", "")),
+        tls("TLS, not TLS", Greets, ("failed", "tls", "")),
         tls(
             "TLS, as it should be",
             authority.vouches_for("127.0.0.1"),

@@ -44,6 +44,8 @@ pub enum Manner {
     Headers,
     /// Speaks something else.
     Nonsense,
+    /// The same, and speaks first.
+    Greets,
     /// Closes in the middle of its body.
     ClosesMidway,
     /// Closes instead of answering.
@@ -115,7 +117,9 @@ async fn behave(manner: Manner, mut stream: TcpStream, here: SocketAddr) -> io::
     if let Manner::Tls(config) = manner {
         return speak_tls(config, stream).await;
     }
-    hear(&mut stream).await?;
+    if !matches!(manner, Manner::Greets) {
+        hear(&mut stream).await?;
+    }
     let ok = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
     match manner {
         Manner::Refuses | Manner::Tls(_) | Manner::Silent => {}
@@ -155,7 +159,7 @@ async fn behave(manner: Manner, mut stream: TcpStream, here: SocketAddr) -> io::
                 stream.write_all(header.as_bytes()).await?;
             }
         }
-        Manner::Nonsense => stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").await?,
+        Manner::Nonsense | Manner::Greets => stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").await?,
         Manner::ClosesMidway => {
             let head = format!("{ok}content-length: 1000\r\n\r\n{{\"half\": ");
             return stream.write_all(head.as_bytes()).await;

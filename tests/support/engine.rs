@@ -31,7 +31,7 @@ pub fn limits(attempt_ms: u64, grace_ms: u64) -> PartialTimeouts {
     PartialTimeouts {
         attempt: Some(DurationMs(attempt_ms)),
         grace: Some(DurationMs(grace_ms)),
-        total: None,
+        ..PartialTimeouts::default()
     }
 }
 

@@ -155,7 +155,8 @@ struct LastFrame {
 impl LastFrame {
     fn of(journal: &Path) -> Self {
         let names = fs::read_dir(journal).expect("it can be listed");
-        let segments = names.map(|entry| entry.expect("it can be listed").path());
+        let paths = names.map(|entry| entry.expect("it can be listed").path());
+        let segments = paths.filter(|path| path.extension().is_some_and(|it| it == "segment"));
         let segment = segments.max().expect("there is a segment");
         let bytes = fs::read(&segment).expect("it can be read");
         let file = OpenOptions::new().write(true).open(&segment);

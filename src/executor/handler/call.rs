@@ -14,12 +14,13 @@
 //! when time is up it is sent whether the seat comes back or not, and what comes back later finds it gone.
 
 use std::mem;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::seats::Seats;
 use super::{Handler, HandlerResult, HandlerTask, Running};
@@ -37,7 +38,7 @@ pub(super) struct Order {
     pub task: HandlerTask,
     pub grace: DurationMs,
     /// The shard's own token: the task was cancelled. Handlers never see it: whoever listens to a token is woken on the
-    /// thread that cancels it, and that is the shard's.
+    /// thread that cancels it, and that is the shard's. Only the watch's bell listens.
     pub cancelled: CancellationToken,
     pub report: OwedReport,
 }
@@ -68,7 +69,7 @@ enum Stage {
 
 /// What a seat is to do.
 pub(super) enum Work {
-    Begin(Handler, HandlerTask),
+    Begin(Handler, Box<HandlerTask>),
     GoOn(Running),
 }
 
@@ -81,6 +82,8 @@ struct Owed {
     stopped: bool,
     /// When the watch looks next.
     look_at: MonoMs,
+    /// Kept, so that a cancel rings the watch.
+    _listening: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 /// What the watch has to do about a call whose instant has come.
@@ -109,7 +112,14 @@ pub(super) enum Ran {
 }
 
 impl Call {
-    pub fn new(number: u64, order: Order, begin_by: MonoMs, seats: Weak<Seats>) -> Self {
+    /// `listening` is to the cancel, and rings the watch.
+    pub fn new(
+        number: u64,
+        order: Order,
+        listening: Pin<Box<WaitForCancellationFutureOwned>>,
+        begin_by: MonoMs,
+        seats: Weak<Seats>,
+    ) -> Self {
         let Order { handler, task, .. } = order;
         Self {
             number,
@@ -119,12 +129,13 @@ impl Call {
             grace: order.grace,
             cancelled: order.cancelled,
             soft: task.cancel.clone(),
-            stage: Mutex::new(Stage::Queued(Work::Begin(handler, task))),
+            stage: Mutex::new(Stage::Queued(Work::Begin(handler, Box::new(task)))),
             owed: Mutex::new(Owed {
                 report: Some(order.report),
                 cut_off: None,
                 stopped: false,
                 look_at: begin_by,
+                _listening: listening,
             }),
             seats,
         }
@@ -225,9 +236,9 @@ impl Call {
         let mut running = match work {
             Work::Begin(..) if !self.begin() => return self.over(None),
             Work::Begin(Handler::Blocking(call), task) => {
-                return self.over(Some(contained(move || call(task))));
+                return self.over(Some(contained(move || call(*task))));
             }
-            Work::Begin(Handler::Async(call), task) => match contained(move || call(task)) {
+            Work::Begin(Handler::Async(call), task) => match contained(move || call(*task)) {
                 Ok(running) => running,
                 Err(panic) => return self.over(Some(Err(panic))),
             },

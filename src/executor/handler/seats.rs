@@ -15,18 +15,19 @@
 //! thread ends. Seats of blocking handlers are held by design: for them only an abandoned one is stood in for.
 //!
 //! The watch also keeps the calls' time: for each it has the next instant at which something is to be done (given
-//! back if it has not begun, told to stop, cut off). Time limits follow the engine's clock; how long a thread is held
+//! back if it has not begun, told to stop, cut off), and a cancel rings it. Time limits follow the engine's clock; how long a thread is held
 //! is read off the machine's, whatever a test's clock says.
 //!
 //! Cost: two locks of a microsecond's part each per poll; a thread that wakes a hundred times a second while seats are
-//! taken, ten times while calls wait, once when there are none. Limits: `wanted + stand_ins` threads. When each of them
+//! taken, ten times while calls wait, once when there are none, and for each cancel. Limits: `wanted + stand_ins` threads. When each of them
 //! is abandoned, calls are given back at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::Arc;
 #[cfg(test)]
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -36,10 +37,11 @@ use super::call::{Call, Order, Ran, Turn, Work};
 use super::{SeatsStatus, Stuck};
 use crate::clock::{Clock, DurationMs, MonoMs};
 use crate::ids::TaskId;
+use crate::task::outcome::Outcome;
 
 /// From look to look while seats are taken.
 const LOOK: Duration = Duration::from_millis(10);
-/// While calls wait or hold their seats; and how soon a cancel is noticed.
+/// While calls wait or hold their seats.
 const LONG_LOOK: Duration = Duration::from_millis(100);
 /// While there is nothing to look at.
 const REST: Duration = Duration::from_secs(1);
@@ -74,6 +76,8 @@ pub(super) struct Seats {
     work: Condvar,
     /// Where the watch waits.
     watch: Condvar,
+    /// Rings it when a shard cancels.
+    bell: Waker,
     #[cfg(test)]
     pub spy: super::tests::Spy,
 }
@@ -94,6 +98,8 @@ struct State {
     away: usize,
     /// The watch will not look for a while, unless it is rung.
     watch_rests: bool,
+    /// A call was cancelled since the watch looked for such.
+    cancels: bool,
     /// A thread could not be made: until then none is tried. It is said once.
     short_until: Option<Instant>,
     closed: bool,
@@ -114,6 +120,19 @@ struct Counts {
     late: u64,
     panics: u64,
     given_back: u64,
+}
+
+/// Woken by the token of a call that its shard cancels, on the shard's thread: so it does no more than ring.
+struct Bell(Weak<Seats>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        if let Some(seats) = self.0.upgrade() {
+            let mut state = seats.state.lock();
+            state.cancels = true;
+            seats.ring(&mut state);
+        }
+    }
 }
 
 impl State {
@@ -170,7 +189,7 @@ impl Seats {
         clock: &Clock,
         runtime: Handle,
     ) -> io::Result<Arc<Self>> {
-        let seats = Arc::new(Self {
+        let seats = Arc::new_cyclic(|seats| Self {
             kind,
             wanted,
             most: wanted + stand_ins,
@@ -179,6 +198,7 @@ impl Seats {
             state: Mutex::default(),
             work: Condvar::new(),
             watch: Condvar::new(),
+            bell: Waker::from(Arc::new(Bell(Weak::clone(seats)))),
             #[cfg(test)]
             spy: super::tests::Spy::default(),
         });
@@ -195,20 +215,35 @@ impl Seats {
         Ok(seats)
     }
 
+    /// Whether there is a seat that may come back, or room for one.
+    pub fn has_one(&self) -> bool {
+        self.has_one_in(&self.state.lock())
+    }
+
+    fn has_one_in(&self, state: &State) -> bool {
+        !state.closed && (state.away < self.most || state.abandoned() < self.most)
+    }
+
     /// Queues a call. A report that can't be worked off is sent at once: the attempt was not begun.
     pub fn take(self: &Arc<Self>, order: Order, now: MonoMs) {
         // With less than half of its time left it had better not begin: given back, it has all of it again.
         let time_left = order.task.deadline.since(now);
         let begin_by = now.after(DurationMs(time_left.0.div_ceil(2)));
+        let mut listening = Box::pin(order.cancelled.clone().cancelled_owned());
+        let mut context = Context::from_waker(&self.bell);
+        if listening.as_mut().poll(&mut context).is_ready() {
+            return order.report.settle(Outcome::Cancelled);
+        }
         let mut state = self.state.lock();
-        if state.closed || (state.away == self.most && state.abandoned() == self.most) {
+        if !self.has_one_in(&state) {
             state.counts.given_back += 1;
             drop(state);
             return drop(order);
         }
         let number = state.next_call;
         state.next_call += 1;
-        let call = Arc::new(Call::new(number, order, begin_by, Arc::downgrade(self)));
+        let call = Call::new(number, order, listening, begin_by, Arc::downgrade(self));
+        let call = Arc::new(call);
         state.calls.insert((begin_by, number), Arc::clone(&call));
         self.queue(&mut state, call);
     }
@@ -351,7 +386,7 @@ impl Seats {
     // ------------------------------------------------------------ the watch
 
     fn watch(self: &Arc<Self>) {
-        let (mut last_look, mut last_long_look) = (Instant::now(), Instant::now());
+        let mut last_look = Instant::now();
         let mut due = Due::default();
         loop {
             let now = self.clock.now().mono;
@@ -366,11 +401,8 @@ impl Seats {
                 last_look = Instant::now();
                 self.look(&mut state, &mut due);
             }
-            if last_long_look.elapsed() >= LONG_LOOK {
-                last_long_look = Instant::now();
+            if std::mem::take(&mut state.cancels) {
                 self.look_for_cancels(&mut state, now, &mut due);
-                #[cfg(test)]
-                self.spy.long_looks.fetch_add(1, Ordering::SeqCst);
             }
             let hired = self.hire(&mut state);
             if due.is_empty() && hired.is_empty() {

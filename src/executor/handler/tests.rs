@@ -31,8 +31,6 @@ const IDLE: Duration = Duration::from_secs(9);
 pub(super) struct Spy {
     /// How often the watch has gone around.
     pub rounds: AtomicU64,
-    /// How often it has looked for cancels.
-    pub long_looks: AtomicU64,
     threads_wanted: AtomicU64,
     no_threads: AtomicBool,
 }
@@ -47,10 +45,14 @@ impl Spy {
     }
 }
 
-struct Sink(mpsc::Sender<AttemptReport>);
+struct Sink(mpsc::Sender<AttemptReport>, mpsc::Sender<Option<RawJson>>);
 
 impl ReportSink for Sink {
     fn started(&self, _: TaskId, _: AttemptToken, _: Now) {}
+
+    fn progressed(&self, _: TaskId, _: AttemptToken, so_far: Option<RawJson>) {
+        let _ = self.1.send(so_far);
+    }
 
     fn ended(&self, report: AttemptReport) {
         // A test that is over wants no reports.
@@ -64,6 +66,7 @@ struct Bench {
     clock: Clock,
     sink: Arc<dyn ReportSink>,
     reports: mpsc::Receiver<AttemptReport>,
+    progress: mpsc::Receiver<Option<RawJson>>,
     made: u64,
 }
 
@@ -76,11 +79,13 @@ impl Bench {
         let clock = Clock::by_hand(WallMs(0));
         let by_name = handlers.map(|(name, handler)| (name.to_owned(), handler));
         let (tell, reports) = mpsc::channel();
+        let (say, progress) = mpsc::channel();
         Self {
             handlers: Handlers::new(by_name.into(), limits, clock.clone()).unwrap(),
             clock,
-            sink: Arc::new(Sink(tell)),
+            sink: Arc::new(Sink(tell, say)),
             reports,
+            progress,
             made: 0,
         }
     }
@@ -99,6 +104,8 @@ impl Bench {
             attempt: AttemptNumber(1),
             due_at: WallMs(0),
             payload: None,
+            checkpoint: None,
+            heartbeat: None,
         };
         let attempt = RunAttempt {
             task,
@@ -127,23 +134,13 @@ impl Bench {
         seats.or(self.handlers.blocking.as_ref()).unwrap()
     }
 
-    /// Until the watch has gone around with the time as it is now, and done what follows from it.
-    fn looked(&self) {
-        self.gone_around(|spy| &spy.rounds, 3);
-    }
-
-    /// The same, with the cancels as they are now.
-    fn looked_for_cancels(&self) {
-        self.gone_around(|spy| &spy.long_looks, 2);
-        self.looked();
-    }
-
-    /// One round may be under way and have read the time before; the one after it is whole, and over when the next
+    /// Until the watch has gone around with the time and the cancels as they are now, and done what follows from them:
+    /// one round may be under way and have read the time before; the one after it is whole, and over when the next
     /// begins.
-    fn gone_around(&self, count: impl Fn(&Spy) -> &AtomicU64, times: u64) {
-        let count = count(&self.seats().spy);
-        let (from, end) = (count.load(Ordering::SeqCst), Instant::now() + SOON);
-        while count.load(Ordering::SeqCst) < from + times {
+    fn looked(&self) {
+        let rounds = || self.seats().spy.rounds.load(Ordering::SeqCst);
+        let (from, end) = (rounds(), Instant::now() + SOON);
+        while rounds() < from + 3 {
             assert!(Instant::now() < end, "the watch goes around");
             self.clock.advance(DurationMs(0));
             std::thread::yield_now();
@@ -360,7 +357,12 @@ fn when_every_thread_is_abandoned_attempts_are_given_back_at_once_until_one_retu
         let seats = bench.until("abandoned", |seats| seats.abandoned.len() == lost);
         assert_eq!(seats.threads, lost, "none is made ahead");
         assert!(seats.is_at_limit());
+        assert_eq!(bench.handlers.takes("blocks"), lost < 3);
     }
+    assert!(
+        bench.handlers.takes("nobody"),
+        "and says that there is none"
+    );
     let (task, _) = bench.run("blocks");
     let report = bench.report();
     assert_eq!((report.task, report.outcome), (task, Outcome::GivenBack));
@@ -369,6 +371,7 @@ fn when_every_thread_is_abandoned_attempts_are_given_back_at_once_until_one_retu
     assert_eq!(seats.given_back_since_start, 1);
     let_go();
     bench.until("back", |seats| seats.abandoned.is_empty());
+    assert!(bench.handlers.takes("blocks"));
     bench.run("blocks");
     assert!(is_success(&bench.report()));
 }
@@ -402,7 +405,7 @@ fn a_cancelled_call_has_its_grace_whether_it_waits_or_blocks() {
             told.recv_timeout(SOON).unwrap();
         }
         // From when the watch has seen it, two seconds; its time is not up meanwhile.
-        bench.looked_for_cancels();
+        bench.looked();
         bench.clock.advance(DurationMs(1_999));
         bench.looked();
         bench.no_report(name);
@@ -643,6 +646,16 @@ fn a_payload_that_does_not_fit_is_an_error_that_names_its_field() {
         count: u32,
     }
     let clock = Clock::by_hand(WallMs(0));
+    let runtime = runtime::Builder::new_current_thread().build().unwrap();
+    let sink: Arc<dyn ReportSink> = Arc::new(Sink(mpsc::channel().0, mpsc::channel().0));
+    let attempt = RunAttempt {
+        task: TaskId::with_tail(Slot::of_hash(1), WallMs(1), 1),
+        token: AttemptToken(1),
+        deadline: MonoMs(1_500),
+        grace: GRACE,
+        cancel: CancellationToken::new(),
+        work: Work::Unfit(crate::testing::fixtures::failure("x")),
+    };
     let task = |payload: Option<&str>| HandlerTask {
         handler: "h".to_owned(),
         id: TaskId::with_tail(Slot::of_hash(1), WallMs(1), 1),
@@ -653,9 +666,11 @@ fn a_payload_that_does_not_fit_is_an_error_that_names_its_field() {
         attempt: AttemptNumber(1),
         due_at: WallMs(0),
         payload: payload.map(|text| RawJson(text.to_owned().into())),
+        checkpoint: Some(RawJson::from(r#"{"page": 7}"#.to_owned())),
         cancel: CancellationToken::new(),
         deadline: MonoMs(1_500),
         clock: clock.clone(),
+        progress: Progress::of(&attempt, None, &sink, runtime.handle()),
     };
     let order: Order = task(Some(r#"{"items": [{"count": 3}]}"#))
         .payload_as()
@@ -682,6 +697,22 @@ fn a_payload_that_does_not_fit_is_an_error_that_names_its_field() {
             .starts_with("payload: invalid type: null")
     );
     assert_eq!(task(None).payload_as::<Option<u32>>().unwrap(), None);
+
+    #[derive(serde::Deserialize, Debug, PartialEq)]
+    struct Place {
+        page: u32,
+    }
+    let place = task(None).checkpoint_as::<Place>().unwrap();
+    assert_eq!(place, Some(Place { page: 7 }));
+    let wrong = task(None).checkpoint_as::<Vec<u32>>().unwrap_err();
+    assert_eq!(
+        (wrong.code.as_str(), wrong.retryable),
+        ("checkpoint", false)
+    );
+    let large = task(None)
+        .progress(&"x".repeat(limits::CHECKPOINT_BYTES_MAX))
+        .unwrap_err();
+    assert!(large.message.contains("at most 16384"), "{}", large.message);
 
     assert_eq!(task(None).remaining(), Duration::from_millis(1_500));
     clock.advance(DurationMs::secs(2));
@@ -719,4 +750,30 @@ fn a_call_that_is_woken_on_a_seat_that_was_held_is_gone_on_with_by_another() {
     let_go();
     assert!(is_success(&bench.report()));
     assert!(begun.elapsed() < IDLE, "it was woken at once");
+}
+
+#[test]
+fn progress_that_is_said_often_is_told_now_and_then_and_the_last_of_it_with_the_end() {
+    let worker = blocking_handler(|task| {
+        for page in 1..=1_000 {
+            task.progress(&page)?;
+        }
+        Err(HandlerError::new("busy", "not today"))
+    });
+    let good = blocking_handler(|task| {
+        task.progress(&"all")?;
+        Ok(None)
+    });
+    let mut bench = Bench::of([("worker", worker), ("good", good)]);
+    bench.run("worker");
+    let report = bench.report();
+    assert_eq!(report.checkpoint.unwrap().as_str(), "1000");
+    let told = bench.progress.try_iter().count();
+    assert!(told <= 3, "told {told} times within a moment");
+    bench.run("good");
+    assert_eq!(
+        bench.report().checkpoint,
+        None,
+        "what is done is not gone on with"
+    );
 }

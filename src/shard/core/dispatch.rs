@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::clock::{DurationMs, MonoMs, Now};
+use crate::clock::{DurationMs, MonoMs, Now, SteadyMs};
+use crate::executor::{Door, Doors};
 use crate::ids::TaskId;
 use crate::shard::core::{Armed, Effect, Launch, REPORT_MARGIN, ShardCore};
 use crate::shard::index::Row;
 use crate::shard::place::{ARM_AHEAD, Alarm, AlarmClock, Place, Setting, alarms_of};
 use crate::shard::slots::Track;
-use crate::task::event::Event;
+use crate::task::clocks::{TaskClock, Then};
+use crate::task::event::{Applied, Event};
 use crate::task::model::{Lane, State, Task};
 use crate::task::spec::Action;
 
@@ -16,6 +18,10 @@ use crate::task::spec::Action;
 const ALARMS_PER_ROUND: usize = 64;
 /// Tasks that one step reads at the head of a line and can't dispatch: held, for a full host, not due after all.
 const PASSED_PER_STEP: usize = 64;
+/// From one look at the doors of executors that took nothing to the next.
+const DOORS_LOOK: DurationMs = DurationMs(50);
+/// How often it is looked at, at most, what becomes of a task whose time in line is over while its topic is held.
+const HELD_LOOK: DurationMs = DurationMs::secs(1);
 /// Longest time for the last question of a poll, and for the one whether something was done.
 const LAST_QUESTION_MAX: DurationMs = DurationMs::secs(5);
 
@@ -37,6 +43,7 @@ impl ShardCore {
                 break;
             }
         }
+        self.look_at_doors(now);
         self.serve_queues(now);
         self.more |= self.rescue.is_sweeping();
     }
@@ -188,6 +195,9 @@ impl ShardCore {
         let Some(task) = self.table.wake(id).map(|entry| &*entry.task) else {
             return;
         };
+        if let Some(clock) = task.ran_out(now) {
+            return self.run_out(id, clock, now);
+        }
         if task
             .live
             .as_ref()
@@ -218,13 +228,68 @@ impl ShardCore {
         }
         // A stage that came may have been passed over; then the one it came to has to end by its own time. This alarm has
         // rung, and is not set again.
-        let until = self
-            .table
-            .awake(id)
-            .and_then(|entry| entry.task.total_until());
-        if until.is_some_and(|until| until <= now.steady) {
+        let Some(task) = self.table.awake(id).map(|entry| &*entry.task) else {
+            return;
+        };
+        let is_over = |until: Option<SteadyMs>| until.is_some_and(|until| until <= now.steady);
+        // What is only told of comes first: a poll that is asked for the last time goes on, whatever else is over.
+        if is_over(task.total_alert_at()) {
+            self.run_out(id, TaskClock::Total, now);
+        } else if is_over(task.total_until()) {
             let _ = self.change(id, Event::TotalTimeOver, "shard", now);
+        } else if is_over(task.queue_until()) {
+            self.leave_line(id, now);
         }
+    }
+
+    /// A task's time in line is over, unless its topic was held meanwhile: it begins anew when that goes on.
+    fn leave_line(&mut self, id: TaskId, now: Now) {
+        let Some(entry) = self.table.awake(id) else {
+            return;
+        };
+        let (task, place) = (&entry.task, entry.place);
+        let (Some((_, since)), Some(length)) = (task.in_line, task.spec.timeouts.queue) else {
+            return;
+        };
+        if !matches!(place, Place::Ready | Place::Queued) {
+            return;
+        }
+        let released = self.table.topic(&task.topic).and_then(|line| line.released);
+        let anew = match self.book.get(&task.topic).is_held() {
+            // Looked at again by then, and not too often.
+            true => Some(
+                now.steady
+                    .after(DurationMs(HELD_LOOK.0.saturating_sub(length.0))),
+            ),
+            false => released.filter(|released| since < *released),
+        };
+        let Some(anew) = anew else {
+            return self.run_out(id, TaskClock::Queue, now);
+        };
+        let alarms = self.table.change(id, |entry| {
+            let task = Arc::make_mut(&mut entry.task);
+            task.come_into_line(anew);
+            alarms_of(task, entry.place)
+        });
+        for alarm in alarms.into_iter().flatten().flatten() {
+            self.wheels.set(alarm);
+        }
+    }
+
+    /// One of a task's clocks has run out.
+    fn run_out(&mut self, id: TaskId, clock: TaskClock, now: Now) {
+        let Some(task) = self.table.awake(id).map(|entry| &entry.task) else {
+            return;
+        };
+        let (topic, tells) = (task.topic.clone(), task.then(clock) == Some(&Then::Alert));
+        let done = self.change(id, Event::RanOut { clock }, "shard", now);
+        if tells && matches!(done, Some(Ok(Applied::Changed))) {
+            self.rescue.note_alert();
+            let clock = clock.name();
+            tracing::warn!(shard = %self.id, task = %id, %topic, clock, "a clock of a task has run out; it goes on");
+        }
+        // It may be due at once, with another action.
+        self.go_on(id, now);
     }
 
     fn has_room_for(&self, id: TaskId) -> bool {
@@ -232,8 +297,20 @@ impl ShardCore {
             && self.table.awake(id).is_some_and(|entry| {
                 let task = &entry.task;
                 let slots = self.slots.of(Track::of(task));
-                slots.has_room_for(&task.topic) && slots.host_has_room(&task.topic, task.host())
+                slots.has_room_for(&task.topic)
+                    && slots.host_has_room(&task.topic, task.host())
+                    && shut_door(self.doors.as_deref(), task).is_none()
             })
+    }
+
+    fn look_at_doors(&mut self, now: Now) {
+        if let Some(doors) = &self.doors
+            && self.slots.waits_at_door()
+            && now.mono >= self.doors_seen.after(DOORS_LOOK)
+        {
+            self.doors_seen = now.mono;
+            self.slots.look_at_doors(&**doors);
+        }
     }
 
     /// Hands out what waited for a slot, in due order.
@@ -263,7 +340,7 @@ impl ShardCore {
             };
             let held = self.book.get(&task.topic).is_held();
             let ahead = task.next.remaining(now);
-            let host = task.host();
+            let (host, shut) = (task.host(), shut_door(self.doors.as_deref(), task));
             passed += 1;
             if held {
                 self.slots.of_mut(track).leave(&topic, fire_ms, id);
@@ -272,6 +349,10 @@ impl ShardCore {
                 // Its clock was stepped back: it is not due after all, and would only take up the slot.
                 self.slots.of_mut(track).leave(&topic, fire_ms, id);
                 self.back_to_wheel(id);
+            } else if let Some(door) = shut {
+                let slots = self.slots.of_mut(track);
+                let host = slots.shut(door);
+                slots.set_aside(&topic, fire_ms, id, host);
             } else if let Some(host) = host
                 && !self.slots.of(track).host_has_room(&topic, Some(host))
             {
@@ -354,7 +435,7 @@ impl ShardCore {
             .ok()?;
         self.await_report(armed.task, now);
         let task = &self.table.awake(armed.task)?.task;
-        let attempt = task.spec.timeouts.attempt;
+        let attempt = task.attempt_limit();
         let time_left = match task.total_until() {
             _ if task.asks_last() || task.verifies() => attempt.min(LAST_QUESTION_MAX),
             // Its time goes on until it is asked for the last time.
@@ -367,6 +448,8 @@ impl ShardCore {
             key: task.key.clone(),
             generation: task.generation,
             stage: task.stage_place(),
+            escalated: task.escalated,
+            checkpoint: task.checkpoint.clone(),
             attempt: task.attempt,
             token: task.token,
             due_at: task.due.at,
@@ -397,7 +480,10 @@ impl ShardCore {
         if self.more || !self.to_open.is_empty() {
             return Some(0);
         }
+        let doors = self.slots.waits_at_door();
+        let doors_look = self.doors_seen.after(DOORS_LOOK);
         [
+            doors.then(|| doors_look.since(now.mono).0 as i64),
             self.wheels.next_in_ms(now),
             self.table.far_in_ms(now),
             self.armed_wall
@@ -413,10 +499,22 @@ impl ShardCore {
     }
 }
 
+/// The door that this task's next attempt would find shut.
+fn shut_door(doors: Option<&dyn Doors>, task: &Task) -> Option<Door> {
+    let doors = doors?;
+    let door = match task.action() {
+        _ if task.verifies() => Door::Pushes,
+        Action::Handler { name } => Door::Handler(name.clone()),
+        Action::Http(_) | Action::Poll(_) => Door::Pushes,
+        _ => return None,
+    };
+    (!doors.takes(&door)).then_some(door)
+}
+
 /// So long after its start an attempt without an answer counts as lost.
 pub fn report_time(task: &Task) -> DurationMs {
-    let timeouts = task.spec.timeouts;
-    let parts = [timeouts.attempt, timeouts.grace, REPORT_MARGIN];
+    let grace = task.spec.timeouts.grace;
+    let parts = [task.attempt_limit(), grace, REPORT_MARGIN];
     DurationMs(
         parts
             .iter()

@@ -17,7 +17,7 @@ impl ShardCore {
         if book.edition() < self.book.edition() {
             return;
         }
-        self.book = book;
+        let before = std::mem::replace(&mut self.book, book);
         let armed: Vec<Armed> = self
             .armed_wall
             .iter()
@@ -38,6 +38,9 @@ impl ShardCore {
         let mut overtime = Vec::new();
         for line in self.table.topics_mut() {
             if !self.book.get(&line.name).is_held() {
+                if before.get(&line.name).is_held() {
+                    line.released = Some(now.steady);
+                }
                 overtime.append(&mut line.overtime);
                 released.extend(std::mem::take(&mut line.held).into_iter().map(|(_, id)| id));
                 ready.push(Effect::Ready(line.name.clone(), line.ready.len()));

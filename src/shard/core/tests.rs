@@ -3,8 +3,8 @@
 //! - `shell`: the world around the core; it takes steps as the actor does, may die between any two, and checks
 //!   at each that nothing starts early, twice or uncommitted;
 //! - `sound`: what holds of a core after every step, whatever happened;
-//! - `due`, `stages`, `topics`, `workers`, `polls`, `keys`, `notes`, `late`, `callbacks`, `clocks`, `lists`: what it does, as
-//!   sentences;
+//! - `due`, `stages`, `topics`, `workers`, `task_clocks`, `polls`, `keys`, `notes`, `late`, `callbacks`, `clocks`, `lists`:
+//!   what it does, as sentences;
 //! - `crash`, `simulation`: the same through deaths at every point, and through random lives;
 //! - `races`: several ends at one instant, ten thousand times over;
 //! - `model`: every order of events, within small bounds.
@@ -17,6 +17,7 @@
 mod callbacks;
 mod clocks;
 mod crash;
+mod doors;
 mod due;
 mod keys;
 mod late;
@@ -30,6 +31,7 @@ mod shell;
 mod simulation;
 mod sound;
 mod stages;
+mod task_clocks;
 mod topics;
 mod workers;
 

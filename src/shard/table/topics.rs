@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::clock::MonoMs;
+use crate::clock::{MonoMs, SteadyMs};
 use crate::ids::TaskId;
 use crate::metrics::{Quantiles, Rate};
 use crate::shard::index::TopicNumber;
+use crate::task::late::Treatment;
 use crate::task::model::State;
 use crate::task::spec::{ByTopic, TopicName};
 
@@ -25,6 +26,12 @@ pub struct Totals {
     pub dead: u64,
     /// Tasks that ended as cancelled.
     pub cancelled: u64,
+    /// Late answers that changed nothing.
+    pub late_refused: u64,
+    /// Late answers that ended their task.
+    pub late_accepted: u64,
+    /// Late answers that changed nothing, and whose work is taken back.
+    pub late_compensated: u64,
 }
 
 impl std::ops::AddAssign for Totals {
@@ -34,6 +41,9 @@ impl std::ops::AddAssign for Totals {
         self.succeeded += more.succeeded;
         self.dead += more.dead;
         self.cancelled += more.cancelled;
+        self.late_refused += more.late_refused;
+        self.late_accepted += more.late_accepted;
+        self.late_compensated += more.late_compensated;
     }
 }
 
@@ -56,8 +66,12 @@ pub struct TopicLine {
     pub totals: Totals,
     /// Due pull tasks, by firing time.
     pub ready: BTreeSet<(i64, TaskId)>,
+    /// When workers had its turn last, as a number that grows with each turn of any topic.
+    pub turn: u64,
     /// Due tasks that the topic's pause holds back.
     pub held: BTreeSet<(i64, TaskId)>,
+    /// When the topic went on after a pause, in steady time.
+    pub released: Option<SteadyMs>,
     /// Tasks whose total time ran out while the topic was frozen.
     pub overtime: Vec<TaskId>,
 }
@@ -73,7 +87,9 @@ impl TopicLine {
             ended: Rate::new(now),
             totals: Totals::default(),
             ready: BTreeSet::new(),
+            turn: 0,
             held: BTreeSet::new(),
+            released: None,
             overtime: Vec::new(),
         }
     }
@@ -112,6 +128,15 @@ impl TopicLine {
             State::Succeeded => self.totals.succeeded += 1,
             State::Dead => self.totals.dead += 1,
             _ => self.totals.cancelled += 1,
+        }
+    }
+
+    /// An answer came too late, and was treated so.
+    pub fn count_late(&mut self, treatment: Treatment) {
+        match treatment {
+            Treatment::Refused => self.totals.late_refused += 1,
+            Treatment::Accepted => self.totals.late_accepted += 1,
+            Treatment::Compensated(_) => self.totals.late_compensated += 1,
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::clock::{DurationMs, MonoMs, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, TaskId};
 use crate::store::chunk::{ChunkId, Mask};
 use crate::store::{KeptAnswer, Tombstone};
+use crate::task::clocks::{ClockSet, TaskClock, Then, Thens};
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
 use crate::task::late::{LateAnswer, Treatment};
 use crate::task::model::{
@@ -34,7 +35,7 @@ use crate::task::spec::{
 use crate::task::stage::{AtStage, Stage, Stages, Starts};
 
 /// How attempts end: the names of outcomes and, where a task ended without one, of reasons. Only appended to.
-const OUTCOMES: [&str; 12] = [
+const OUTCOMES: [&str; 15] = [
     "succeeded",
     "failed",
     "timeout",
@@ -47,6 +48,9 @@ const OUTCOMES: [&str; 12] = [
     "attempts_used_up",
     "refused",
     "not_yet",
+    "timed_out",
+    "heartbeat_lost",
+    "queue_timeout",
 ];
 
 /// Who makes attempts: the kinds of actions. Only appended to.
@@ -97,12 +101,13 @@ mirrors! {
     StateV1 of State { Pending, Dispatched, Running, Retrying, Paused, Succeeded, Dead, Cancelled }
     LaneV1 of Lane { Wall, Steady }
     WaitingForV1 of WaitingFor { Retry, Snooze, Poll, Verify }
-    DeadReasonV1 of DeadReason { AttemptsUsedUp, LeaseExpired, TotalTime, Refused, OutcomeUnknown }
+    DeadReasonV1 of DeadReason { AttemptsUsedUp, LeaseExpired, TotalTime, Refused, OutcomeUnknown, TimedOut }
     PauseClockV1 of PauseClock { Keep, Freeze }
     OnFailureV1 of OnFailure { Retry, Dead, Park }
     OnNoAnswerV1 of OnNoAnswer { Retry, Hold, Dead }
     DeliveryV1 of Delivery { AtLeastOnce, AtMostOnce }
     ClassV1 of Class { Core, Normal, Bulk }
+    TaskClockV1 of TaskClock { Queue, Attempt, Heartbeat, Total }
 }
 
 /// A task; its id is its key.
@@ -330,6 +335,27 @@ enum ActionV1<'a> {
         action: Box<ActionV1<'a>>,
         task: [u8; 16],
     },
+    /// Another action, and the clocks and limits that most have none of: here for the same reason.
+    Clocked {
+        action: Box<ActionV1<'a>>,
+        clocks: ClocksV1<'a>,
+    },
+}
+
+#[derive(Encode, BorrowDecode)]
+struct ClocksV1<'a> {
+    heartbeat_ms: Option<u64>,
+    queue_ms: Option<u64>,
+    then: Vec<(TaskClockV1, ThenV1<'a>)>,
+    max_lost_leases: Option<u32>,
+}
+
+#[derive(Encode, BorrowDecode)]
+enum ThenV1<'a> {
+    Retry,
+    Dead,
+    Alert,
+    Escalate(ActionV1<'a>),
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -377,6 +403,25 @@ pub(super) struct TaskRecordV2<'a> {
     at_stage: Option<AtStageV1>,
     /// One for each of the attempts that are kept.
     of_attempts: Vec<Option<&'a str>>,
+}
+
+/// A task of which more is to be said than the first two versions have room for. What is said of it stands behind it,
+/// part by part; a new part goes to the end of their enum, and needs no new version.
+#[derive(Encode, BorrowDecode)]
+pub(super) struct TaskRecordV3<'a> {
+    pub(super) staged: TaskRecordV2<'a>,
+    parts: Vec<PartV1<'a>>,
+}
+
+#[derive(Encode, BorrowDecode)]
+enum PartV1<'a> {
+    Checkpoint(&'a [u8]),
+    Escalated(TaskClockV1),
+    /// The clocks that were told of, and how many leases were lost.
+    Clocks {
+        alerted: u8,
+        lost_leases: u32,
+    },
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -559,6 +604,12 @@ impl<'a> TaskRecordV1<'a> {
             updated_at,
             ended_at,
             expires,
+            // Parts of version 3, but for the last, which is not stored.
+            escalated: _,
+            alerted: _,
+            lost_leases: _,
+            checkpoint: _,
+            in_line: _,
             attempts,
             attempt,
             token,
@@ -638,6 +689,28 @@ impl<'a> TaskRecordV2<'a> {
     }
 }
 
+impl<'a> TaskRecordV3<'a> {
+    /// The record of a task of which there is more to say; `None` for any other, whose record is of an older version.
+    pub(super) fn of(task: &'a Task, encoded_spec: Option<&'a [u8]>) -> Option<Self> {
+        let checkpoint = task.checkpoint.as_ref();
+        let checkpoint = checkpoint.map(|json| PartV1::Checkpoint(&json.0));
+        let escalated = task.escalated.map(|clock| PartV1::Escalated(clock.into()));
+        let (alerted, lost_leases) = (task.alerted.0, task.lost_leases);
+        let clocks = (alerted != 0 || lost_leases != 0).then_some(PartV1::Clocks {
+            alerted,
+            lost_leases,
+        });
+        let parts: Vec<_> = [checkpoint, escalated, clocks]
+            .into_iter()
+            .flatten()
+            .collect();
+        (!parts.is_empty()).then(|| Self {
+            staged: TaskRecordV2::of(task, encoded_spec),
+            parts,
+        })
+    }
+}
+
 impl<'a> From<&'a Stage> for StageV1<'a> {
     fn from(
         Stage {
@@ -694,6 +767,8 @@ impl<'a> From<&'a LiveAttempt> for LiveV1<'a> {
             worker,
             lease,
             report_by: _,
+            beat_by: _,
+            alert_at: _,
         } = live;
         Self {
             started_at_ms: started_at.map(|at| at.0),
@@ -789,6 +864,9 @@ impl<'a> From<&'a TaskSpec> for SpecV1<'a> {
                     attempt,
                     grace,
                     total,
+                    heartbeat,
+                    queue,
+                    then,
                 },
             delivery,
             class,
@@ -805,6 +883,22 @@ impl<'a> From<&'a TaskSpec> for SpecV1<'a> {
             action = ActionV1::Verified {
                 action: Box::new(action),
                 verify: verify.as_ref().into(),
+            };
+        }
+        let max_lost_leases = retry.max_lost_leases;
+        if heartbeat.is_some() || queue.is_some() || !then.0.is_empty() || max_lost_leases.is_some()
+        {
+            let then = then.0.iter();
+            action = ActionV1::Clocked {
+                action: Box::new(action),
+                clocks: ClocksV1 {
+                    heartbeat_ms: heartbeat.map(|length| length.0),
+                    queue_ms: queue.map(|length| length.0),
+                    then: then
+                        .map(|(clock, then)| ((*clock).into(), then.into()))
+                        .collect(),
+                    max_lost_leases,
+                },
             };
         }
         // When it was created stands in the task's own record.
@@ -840,6 +934,17 @@ impl<'a> From<&'a TaskSpec> for SpecV1<'a> {
             max_lateness_ms: max_lateness.map(|length| length.0),
             tags: pairs(tags),
             facts: facts.as_ref().map(|json| &*json.0),
+        }
+    }
+}
+
+impl<'a> From<&'a Then> for ThenV1<'a> {
+    fn from(then: &'a Then) -> Self {
+        match then {
+            Then::Retry => Self::Retry,
+            Then::Dead => Self::Dead,
+            Then::Alert => Self::Alert,
+            Then::Escalate(action) => Self::Escalate((&**action).into()),
         }
     }
 }
@@ -969,6 +1074,8 @@ impl<'a> From<&'a RetryPolicy> for RetryV1<'a> {
             backoff,
             jitter,
             max_attempts,
+            // Among a spec's clocks.
+            max_lost_leases: _,
             on,
         } = policy;
         Self {
@@ -1167,6 +1274,11 @@ impl TaskRecordV1<'_> {
             updated_at: WallMs(self.updated_at_ms),
             ended_at: self.ended_at_ms.map(WallMs),
             expires: self.expires_ms.map(SteadyMs),
+            escalated: None,
+            alerted: ClockSet::default(),
+            in_line: None,
+            lost_leases: 0,
+            checkpoint: None,
             attempts: self.attempts,
             attempt: AttemptNumber(self.attempt),
             token: AttemptToken(self.token),
@@ -1223,6 +1335,26 @@ impl TaskRecordV2<'_> {
     }
 }
 
+impl TaskRecordV3<'_> {
+    pub(super) fn into_task(self, id: TaskId) -> Result<Task, Damaged> {
+        let mut task = self.staged.into_task(id)?;
+        for part in self.parts {
+            match part {
+                PartV1::Checkpoint(bytes) => task.checkpoint = Some(json(bytes)),
+                PartV1::Escalated(clock) => task.escalated = Some(clock.into()),
+                PartV1::Clocks {
+                    alerted,
+                    lost_leases,
+                } => {
+                    task.alerted = ClockSet(alerted);
+                    task.lost_leases = lost_leases;
+                }
+            }
+        }
+        Ok(task)
+    }
+}
+
 impl From<AtStageV1> for AtStage {
     fn from(at: AtStageV1) -> Self {
         Self {
@@ -1252,6 +1384,8 @@ impl From<LiveV1<'_>> for LiveAttempt {
             lease: live.lease_ms.map(DurationMs),
             // The monotonic clock of another process says nothing here: recovery sets it anew.
             report_by: MonoMs(0),
+            beat_by: None,
+            alert_at: None,
         }
     }
 }
@@ -1319,6 +1453,7 @@ impl From<ChangeV1<'_>> for Change {
 impl From<SpecV1<'_>> for TaskSpec {
     fn from(spec: SpecV1<'_>) -> Self {
         let (mut verify, mut rule, mut on_end, mut callback_of) = (None, None, None, None);
+        let mut clocks = None;
         let mut action = spec.action;
         // What stands around the action, from the outermost in.
         let action = loop {
@@ -1346,6 +1481,10 @@ impl From<SpecV1<'_>> for TaskSpec {
                     rule = ResourceName::parse(name).ok().map(|name| (name, version));
                     *action
                 }
+                ActionV1::Clocked { action, clocks: of } => {
+                    clocks = Some(of);
+                    *action
+                }
                 ActionV1::Verified { action, verify: by } => {
                     verify = Some(Box::new(by.into()));
                     *action
@@ -1353,6 +1492,23 @@ impl From<SpecV1<'_>> for TaskSpec {
                 action => break action,
             };
         };
+        let mut retry = RetryPolicy::from(spec.retry);
+        let mut timeouts = Timeouts {
+            attempt: DurationMs(spec.attempt_ms),
+            grace: DurationMs(spec.grace_ms),
+            total: spec.total_ms.map(DurationMs),
+            ..Timeouts::default()
+        };
+        if let Some(clocks) = clocks {
+            retry.max_lost_leases = clocks.max_lost_leases;
+            timeouts.heartbeat = clocks.heartbeat_ms.map(DurationMs);
+            timeouts.queue = clocks.queue_ms.map(DurationMs);
+            let then = clocks.then.into_iter();
+            timeouts.then = Thens(
+                then.map(|(clock, then)| (clock.into(), then.into()))
+                    .collect(),
+            );
+        }
         Self {
             verify,
             on_end,
@@ -1360,12 +1516,8 @@ impl From<SpecV1<'_>> for TaskSpec {
             action: action.into(),
             stages: None,
             payload: spec.payload.map(json),
-            retry: spec.retry.into(),
-            timeouts: Timeouts {
-                attempt: DurationMs(spec.attempt_ms),
-                grace: DurationMs(spec.grace_ms),
-                total: spec.total_ms.map(DurationMs),
-            },
+            retry,
+            timeouts,
             delivery: spec.delivery.into(),
             class: spec.class.into(),
             max_lateness: spec.max_lateness_ms.map(DurationMs),
@@ -1376,6 +1528,17 @@ impl From<SpecV1<'_>> for TaskSpec {
                 version,
                 at: WallMs(0),
             }),
+        }
+    }
+}
+
+impl From<ThenV1<'_>> for Then {
+    fn from(then: ThenV1<'_>) -> Self {
+        match then {
+            ThenV1::Retry => Self::Retry,
+            ThenV1::Dead => Self::Dead,
+            ThenV1::Alert => Self::Alert,
+            ThenV1::Escalate(action) => Self::Escalate(Box::new(action.into())),
         }
     }
 }
@@ -1434,7 +1597,8 @@ impl From<ActionV1<'_>> for Action {
             ActionV1::Verified { action, .. }
             | ActionV1::ByRule { action, .. }
             | ActionV1::WithEnd { action, .. }
-            | ActionV1::CallbackOf { action, .. } => (*action).into(),
+            | ActionV1::CallbackOf { action, .. }
+            | ActionV1::Clocked { action, .. } => (*action).into(),
             ActionV1::Pull => Self::Pull,
             ActionV1::Handler { name } => Self::Handler {
                 name: name.to_owned(),
@@ -1499,6 +1663,7 @@ impl From<RetryV1<'_>> for RetryPolicy {
             },
             jitter: policy.jitter,
             max_attempts: policy.max_attempts,
+            max_lost_leases: None,
             on: policy
                 .on
                 .into_iter()
@@ -1625,6 +1790,7 @@ mod tests {
             },
             Outcome::TimedOut,
             Outcome::LeaseExpired,
+            Outcome::Silent,
             Outcome::Snoozed,
             Outcome::Cancelled,
             Outcome::GivenBack,

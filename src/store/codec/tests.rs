@@ -9,7 +9,8 @@ use crate::task::late::Treatment;
 use crate::task::model::State;
 use crate::task::spec::{Action, OnEnd, RawJson, TaskSpec};
 use crate::testing::arbitrary::{
-    a_late_answer, a_task, a_tombstone, an_answer, golden_task, plain_task, staged_task,
+    a_late_answer, a_task, a_tombstone, an_answer, clocked_task, golden_task, plain_task,
+    staged_task,
 };
 
 fn value_of(task: &Task) -> Vec<u8> {
@@ -94,6 +95,9 @@ fn the_bytes_of_a_task_are_what_they_always_were() {
     let task = staged_task();
     assert_eq!(hex(&value_of(&task)), GOLDEN_WITH_STAGES);
     assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
+    let task = clocked_task();
+    assert_eq!(hex(&value_of(&task)), GOLDEN_WITH_CLOCKS);
+    assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
     let mut task = plain_task(1);
     let spec = Arc::make_mut(&mut task.spec);
     let Action::Http(http) = &mut spec.action else {
@@ -158,6 +162,21 @@ const GOLDEN_WITH_STAGES: &str = concat!(
     "63680005010e6861732866616374732e7669702901010672656d696e640100010e68617328666163",
     "74732e76697029000663616e63656c00fc70110100010e6861732866616374732e76697029010301",
     "0104010001fdca3e19544403000001fdca3e1954440300000101086469737061746368",
+);
+
+const GOLDEN_WITH_CLOCKS: &str = concat!(
+    "033cd2934dfdd43e19544403000001fdd43e19544403000001fd5096e2534403000000fd5096e253",
+    "440300000c6f726465722e756e70616964010e6f726465722d30303030303034320d001968747470",
+    "733a2f2f6578616d706c652e6f72672f636c6f7365035055540106782d73686f70016102c8fb9401",
+    "01fb307501fce093040004010002010003020463616c6c03020103010f7b226f726465725f696422",
+    "3a34327d02fbe8030000000000000040fb60ea000000000000d03f050108687474705f34787801fb",
+    "1027fbd00701fc00dd6d00010001fb60ea0106726567696f6e026575010c7b22766970223a747275",
+    "657d0602011201fde853e25344030000fd5450e25344030000fd5450e2534403000001fd209ee253",
+    "4403000001fd202ee088450300000103fb2c010101fd5296e253440300000102773101fb30750101",
+    "0e0101010401070108687474705f353033046275737901025b5d0101010401fd0807060504030201",
+    "0103fb2c010200fd209ee253440300000000010108687474705f35303304627573790101fd5450e2",
+    "53440300000000036170690763726561746564010000010003000a7b2270616765223a377d010002",
+    "0802",
 );
 
 const GOLDEN_WITH_CONDITION: &str = concat!(

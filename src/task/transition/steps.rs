@@ -3,14 +3,16 @@
 
 use crate::clock::{DurationMs, MonoMs, Now, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken};
+use crate::task::clocks::{ClockSet, Follow, TaskClock, Then};
 use crate::task::event::{Applied, Refusal};
 use crate::task::history::{AttemptRecord, Change, ErrorNote, note};
 use crate::task::model::{
     DeadReason, Due, LastOutcome, LiveAttempt, Pause, PauseClock, State, Task, WaitingFor,
 };
 use crate::task::outcome::{Failure, Outcome};
-use crate::task::retry::{DELAY_MAX, OnFailure};
+use crate::task::retry::DELAY_MAX;
 use crate::task::spec::{Delivery, RawJson};
+use crate::task::transition::clocks::{end_of_total, escalate};
 use crate::task::transition::{Context, HANDED_BACK_WAIT, verify};
 
 /// The token must be that of the attempt that is out.
@@ -38,6 +40,7 @@ pub(super) fn come_due(task: &mut Task, ctx: &Context<'_>) {
     // Handed out a little ahead of its instant, it counts from the instant.
     let due = ctx.now.steady.after(task.next.remaining(ctx.now));
     task.first_due.get_or_insert(due);
+    task.come_into_line(due);
 }
 
 pub(super) fn lateness(task: &Task, now: Now) -> i64 {
@@ -63,6 +66,8 @@ pub(super) fn take_attempt(
         worker,
         lease,
         report_by,
+        beat_by: None,
+        alert_at: None,
     });
 }
 
@@ -146,12 +151,14 @@ fn hand_over(task: &mut Task, complete_by: DurationMs, ctx: &Context<'_>) {
     let before = task.state;
     let left = task.total_until().map(|until| until.since(ctx.now.steady));
     let lease = left.map_or(complete_by, |left| complete_by.min(left));
+    let lease = task.lease_within(lease);
     task.state = State::Running;
     if let Some(live) = &mut task.live {
         live.started_at.get_or_insert(ctx.now.wall);
         live.lease = Some(lease);
         live.report_by = ctx.now.mono.after(lease);
     }
+    task.note_sign_of_life(ctx.now);
     log(
         task,
         before,
@@ -210,7 +217,10 @@ pub(super) fn settle(
     record_attempt(task, &outcome, started_at, ctx);
     let is_poll = task.action().poll().is_some();
     let unknown = !is_poll && leaves_the_work_in_doubt(&outcome);
-    let then = task.spec.retry.on_outcome(&outcome);
+    if outcome == Outcome::LeaseExpired {
+        task.lost_leases = task.lost_leases.saturating_add(1);
+    }
+    let then = task.follow(&outcome);
     let spent = match outcome {
         Outcome::Succeeded {
             result,
@@ -233,24 +243,28 @@ pub(super) fn settle(
         Outcome::LeaseExpired => DeadReason::LeaseExpired,
         Outcome::Unknown => DeadReason::OutcomeUnknown,
         Outcome::NotYet { .. } => DeadReason::TotalTime,
-        Outcome::Accepted { .. } | Outcome::TimedOut | Outcome::Failed(_) => {
+        Outcome::Accepted { .. } | Outcome::TimedOut | Outcome::Silent | Outcome::Failed(_) => {
             DeadReason::AttemptsUsedUp
         }
     };
     let until = task.total_until();
     // The last answer of a poll may say what became of it, which is more than that it took too long.
-    let says_more = is_poll && then == OnFailure::Dead;
+    let says_more = is_poll && matches!(then, Follow::Dead(_));
     if until.is_some_and(|until| ctx.now.steady >= until) && !says_more
         || matches!(outcome, Outcome::NotYet { .. })
     {
         if let Some(last) = &mut task.last_outcome {
             last.outcome = DeadReason::TotalTime.name();
         }
-        return die(task, DeadReason::TotalTime, ctx);
+        match task.then(TaskClock::Total) {
+            // It counts anew, and what follows is what would have without it.
+            Some(Then::Retry) => task.first_due = None,
+            _ => return end_of_total(task, ctx),
+        }
     }
-    if unknown && task.spec.verify.is_some() && then != OnFailure::Park {
+    if unknown && task.spec.verify.is_some() && then != Follow::Park {
         // When it would be tried again; at once if it would not.
-        let is_tried_again = then == OnFailure::Retry && task.has_attempts_left();
+        let is_tried_again = then == Follow::Retry && task.has_attempts_left();
         let delay = match &outcome {
             Outcome::Unknown => DurationMs(0),
             _ if is_tried_again => task.spec.retry.delay_after(task.attempts, ctx.random),
@@ -264,15 +278,17 @@ pub(super) fn settle(
         );
         return log(task, before, &why, ctx);
     }
-    if unknown && task.spec.delivery == Delivery::AtMostOnce {
+    let escalates = matches!(then, Follow::Escalate(_));
+    if unknown && task.spec.delivery == Delivery::AtMostOnce && !escalates {
         if let Some(last) = &mut task.last_outcome {
             last.outcome = DeadReason::OutcomeUnknown.name();
         }
         return die(task, DeadReason::OutcomeUnknown, ctx);
     }
     match then {
-        OnFailure::Dead => die(task, DeadReason::Refused, ctx),
-        OnFailure::Park => {
+        Follow::Dead(reason) => die(task, reason, ctx),
+        Follow::Escalate(clock) => escalate(task, clock, ctx),
+        Follow::Park => {
             task.next = Due::after(DurationMs(0), ctx.now);
             task.state = State::Paused;
             task.pause = Some(Pause {
@@ -286,8 +302,8 @@ pub(super) fn settle(
                 ctx,
             );
         }
-        OnFailure::Retry if !task.has_attempts_left() => die(task, spent, ctx),
-        OnFailure::Retry => {
+        Follow::Retry if !task.has_attempts_left() => die(task, spent, ctx),
+        Follow::Retry => {
             let delay = match &outcome {
                 // What a crash cut off is due at once: its own waiting is behind it.
                 Outcome::Unknown => DurationMs(0),
@@ -313,7 +329,7 @@ pub(super) fn settle(
 /// Whether the work may have been done although no success was heard of.
 pub(super) fn leaves_the_work_in_doubt(outcome: &Outcome) -> bool {
     match outcome {
-        Outcome::TimedOut | Outcome::LeaseExpired | Outcome::Unknown => true,
+        Outcome::TimedOut | Outcome::LeaseExpired | Outcome::Silent | Outcome::Unknown => true,
         Outcome::Failed(failure) => failure.in_doubt,
         Outcome::Succeeded { .. }
         | Outcome::NotYet { .. }
@@ -369,6 +385,8 @@ pub(super) fn begin_generation(task: &mut Task, due: Due, ctx: &Context<'_>) {
     task.expires = None;
     task.result = None;
     task.result_dropped = false;
+    task.escalated = None;
+    task.checkpoint = None;
 }
 
 pub(super) fn wait_again(task: &mut Task, next: Due, waiting_for: WaitingFor, ctx: &Context<'_>) {
@@ -480,15 +498,19 @@ pub(super) fn begin_stage(task: &mut Task, place: u8, due: Due, ctx: &Context<'_
         Some(_) => State::Paused,
         None => State::Pending,
     };
+    task.escalated = None;
+    task.checkpoint = None;
     begin_waiting(task, due, ctx);
 }
 
-fn begin_waiting(task: &mut Task, due: Due, ctx: &Context<'_>) {
+pub(super) fn begin_waiting(task: &mut Task, due: Due, ctx: &Context<'_>) {
     task.due = due;
     task.next = due;
+    task.alerted = ClockSet::default();
     task.waiting_since = ctx.now.steady;
     task.first_due = None;
     task.attempts = 0;
+    task.lost_leases = 0;
     task.live = None;
     task.waiting_for = None;
 }

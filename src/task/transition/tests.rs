@@ -1,7 +1,7 @@
 //! What the one transition function promises, told three ways.
 //!
 //! - `verbs`: which event is taken in which state, as one table;
-//! - `policies`, `stages`, `times`: what follows from it, as sentences;
+//! - `policies`, `stages`, `times`, `clocks`: what follows from it, as sentences;
 //! - `laws`: what holds after any events at any times, as properties.
 
 #![expect(
@@ -9,6 +9,7 @@
     reason = "a test may stop at what it did not expect"
 )]
 
+mod clocks;
 mod laws;
 mod policies;
 mod polls;
@@ -20,6 +21,7 @@ mod verify;
 use super::*;
 use crate::clock::{Clock, MonoMs, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken};
+use crate::task::clocks::{TaskClock, Then};
 use crate::task::history::ErrorNote;
 use crate::task::outcome::Failure;
 use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
@@ -121,6 +123,11 @@ fn leased() -> Event {
         worker: "w1".to_owned(),
         lease: DurationMs::secs(30),
     }
+}
+
+fn heartbeat(token: AttemptToken) -> Event {
+    let checkpoint = None;
+    Event::Heartbeat { token, checkpoint }
 }
 
 fn finished(token: AttemptToken, outcome: Outcome) -> Event {

@@ -8,13 +8,14 @@
 //! The question is no attempt: it has a token, and nothing else of one.
 
 use crate::clock::DurationMs;
+use crate::task::clocks::Follow;
 use crate::task::history::ErrorNote;
 use crate::task::model::{
     DeadReason, Due, LastOutcome, Pause, PauseClock, State, Task, WaitingFor,
 };
 use crate::task::outcome::{FAILED_IF, Failure, Outcome};
-use crate::task::retry::OnFailure;
 use crate::task::spec::{Delivery, OnNoAnswer, RawJson};
+use crate::task::transition::clocks::escalate;
 use crate::task::transition::steps::{die, log, succeed, wait_again};
 use crate::task::transition::{Context, HANDED_BACK_WAIT};
 
@@ -30,7 +31,7 @@ pub(super) fn is_in_doubt(task: &Task) -> bool {
     };
     let code = last.error.as_ref().map(|error| error.code.as_str());
     let in_doubt = match last.outcome {
-        "timeout" | "lease_expired" | "outcome_unknown" => true,
+        "timeout" | "lease_expired" | "heartbeat_lost" | "outcome_unknown" => true,
         "failed" => code.is_some_and(leaves_in_doubt),
         _ => false,
     };
@@ -84,6 +85,7 @@ pub(super) fn settle(task: &mut Task, outcome: Outcome, ctx: &Context<'_>) {
         Outcome::Unknown => ask_again(task, DurationMs(0), "cut off, to be asked again", ctx),
         Outcome::TimedOut
         | Outcome::LeaseExpired
+        | Outcome::Silent
         | Outcome::Accepted { .. }
         | Outcome::Failed(_) => match on_no_answer {
             Some(OnNoAnswer::Hold) => {
@@ -106,6 +108,10 @@ pub(super) fn settle(task: &mut Task, outcome: Outcome, ctx: &Context<'_>) {
 /// Tries it again, if it may be: `is_known` says that it was not done.
 fn try_again(task: &mut Task, before: State, is_known: bool, ctx: &Context<'_>) {
     let doubt = doubtful(task);
+    let then = task.follow(&doubt);
+    if let Follow::Escalate(clock) = then {
+        return escalate(task, clock, ctx);
+    }
     let reason = match doubt {
         _ if !is_known && task.spec.delivery == Delivery::AtMostOnce => {
             return die(task, DeadReason::OutcomeUnknown, ctx);
@@ -114,8 +120,8 @@ fn try_again(task: &mut Task, before: State, is_known: bool, ctx: &Context<'_>) 
         Outcome::Unknown if !is_known => DeadReason::OutcomeUnknown,
         _ => DeadReason::AttemptsUsedUp,
     };
-    if task.spec.retry.on_outcome(&doubt) == OnFailure::Dead {
-        return die(task, DeadReason::Refused, ctx);
+    if let Follow::Dead(reason) = then {
+        return die(task, reason, ctx);
     }
     if !task.has_attempts_left() {
         return die(task, reason, ctx);
@@ -138,6 +144,7 @@ fn doubtful(task: &Task) -> Outcome {
     let last = task.last_outcome.as_ref();
     match last.map(|last| last.outcome) {
         Some("lease_expired") => Outcome::LeaseExpired,
+        Some("heartbeat_lost") => Outcome::Silent,
         Some("timeout") => Outcome::TimedOut,
         Some("failed") => Outcome::Failed(Failure {
             code: last

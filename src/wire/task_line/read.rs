@@ -7,7 +7,9 @@ use crate::clock::{DurationMs, MonoMs, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, Slot, TaskId};
 use crate::limits;
 use crate::task::Task;
+use crate::task::clocks::{ClockSet, TaskClock, Then};
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
+use crate::task::late::LateAnswer;
 use crate::task::model::{
     DeadReason, Due, Lane, LastOutcome, LiveAttempt, Pause, State, WaitingFor,
 };
@@ -19,6 +21,7 @@ use crate::task::spec::{
 use crate::task::stage::{AtStage, Stages};
 use crate::task::topic::PartialTimeouts;
 use crate::wire::action;
+use crate::wire::clocks;
 use crate::wire::decode::{Node, Shape, decode};
 use crate::wire::due::InLimits;
 use crate::wire::on_end;
@@ -50,7 +53,7 @@ const WAITING: [(&str, WaitingFor); 4] = [
     ("verify", WaitingFor::Verify),
 ];
 /// How attempts end, and why a task ends without one.
-const OUTCOMES: [(&str, &str); 12] = same_words([
+pub(super) const OUTCOMES: [(&str, &str); 15] = same_words([
     "succeeded",
     "failed",
     "timeout",
@@ -63,6 +66,9 @@ const OUTCOMES: [(&str, &str); 12] = same_words([
     "attempts_used_up",
     "refused",
     "not_yet",
+    "timed_out",
+    "heartbeat_lost",
+    "queue_timeout",
 ]);
 const EXECUTORS: [(&str, &str); 7] = same_words([
     "http",
@@ -84,12 +90,39 @@ const fn same_words<const N: usize>(words: [&'static str; N]) -> [(&'static str,
     pairs
 }
 
+/// What a line holds.
+#[derive(Debug)]
+pub enum Line {
+    /// A task.
+    Task(Box<Task>),
+    /// A late answer.
+    Late(Box<LateAnswer>),
+}
+
 /// Reads a line.
 ///
 /// # Errors
 /// All that is wrong with it, each with its pointer.
-pub fn read(line: &[u8]) -> Result<Task, Problem> {
-    decode(line, task)
+pub fn read(line: &[u8]) -> Result<Line, Problem> {
+    decode(line, of_either)
+}
+
+fn of_either(node: Node<'_, '_>) -> Option<Line> {
+    let (mut draft, mut late, mut fields) = (Draft::default(), None, 0);
+    node.entries(FIELDS_MAX, |name, node| {
+        fields += 1;
+        match name {
+            _ if node.is_null() => {}
+            "late_answer" => late = Some(super::late::late(node)),
+            _ => draft.take(name, node),
+        }
+        Some(())
+    })?;
+    match late {
+        Some(_) if fields > 1 => node.refuse("conflict", "has more than its `late_answer`"),
+        Some(late) => late.map(|late| Line::Late(Box::new(late))),
+        None => draft.whole(node).map(|task| Line::Task(Box::new(task))),
+    }
 }
 
 /// Fields as they come; what was wrong is noted where it stood.
@@ -115,6 +148,10 @@ struct Draft {
     last_outcome: Option<LastOutcome>,
     result: Option<RawJson>,
     result_dropped: Option<bool>,
+    checkpoint: Option<RawJson>,
+    escalated: Option<TaskClock>,
+    alerted: ClockSet,
+    lost_leases: Option<u32>,
     created_at: Option<WallMs>,
     updated_at: Option<WallMs>,
     ended_at: Option<WallMs>,
@@ -142,17 +179,6 @@ struct Draft {
     log: Option<Latest<Change>>,
 }
 
-fn task(node: Node<'_, '_>) -> Option<Task> {
-    let mut it = Draft::default();
-    node.entries(FIELDS_MAX, |name, node| {
-        if !node.is_null() {
-            it.take(name, node);
-        }
-        Some(())
-    })?;
-    it.whole(node)
-}
-
 impl Draft {
     fn take(&mut self, name: &str, node: Node<'_, '_>) {
         match name {
@@ -176,6 +202,10 @@ impl Draft {
             "last_outcome" => self.last_outcome = last_outcome(node),
             "result" => self.result = node.raw(limits::RESULT_BYTES_MAX),
             "result_dropped" => self.result_dropped = node.flag(),
+            "checkpoint" => self.checkpoint = node.raw(limits::CHECKPOINT_BYTES_MAX),
+            "escalated" => self.escalated = node.word(&clocks::TASK_CLOCKS),
+            "alerted" => self.alerted = alerted(node).unwrap_or_default(),
+            "lost_leases" => self.lost_leases = number(node),
             "created_at" => self.created_at = instant(node),
             "updated_at" => self.updated_at = instant(node),
             "ended_at" => self.ended_at = instant(node),
@@ -184,7 +214,7 @@ impl Draft {
             "action" => self.action = action::action(node),
             "stages" => self.stages = stages::stages(node, &NO_LIMITS),
             "retry" => self.retry = retry::policy(node),
-            "timeouts" => self.timeouts = retry::timeouts(node, &NO_LIMITS),
+            "timeouts" => self.timeouts = clocks::timeouts(node, &NO_LIMITS),
             "delivery" => self.delivery = node.word(&DELIVERY),
             "class" => self.class = node.word(&CLASS),
             "max_lateness" => self.max_lateness = node.length(0..=limits::MAX_DELAY.0),
@@ -238,6 +268,12 @@ impl Draft {
         if !self.at_stage.is_none_or(is_at_one) {
             return node.refuse("conflict", "has an `at_stage` that is none of its `stages`");
         }
+        let timeouts = self.timeouts.unwrap_or_default().over(Timeouts::default());
+        let goes_on_with = |clock| matches!(timeouts.then.of(clock), Some(Then::Escalate(_)));
+        if !self.escalated.is_none_or(goes_on_with) {
+            let detail = "was `escalated` by a clock that has no action in its `timeouts`";
+            return node.refuse("conflict", detail);
+        }
         let lacks = [
             (count.is_some() && self.at_stage.is_none(), "at_stage"),
             (state == State::Paused && self.pause.is_none(), "pause"),
@@ -257,8 +293,6 @@ impl Draft {
             lane,
             fire_ms,
         };
-        let usual = Timeouts::default();
-        let timeouts = self.timeouts.unwrap_or_default();
         Some(Task {
             id,
             topic,
@@ -268,11 +302,7 @@ impl Draft {
                 stages: self.stages,
                 payload: self.payload,
                 retry,
-                timeouts: Timeouts {
-                    attempt: timeouts.attempt.unwrap_or(usual.attempt),
-                    grace: timeouts.grace.unwrap_or(usual.grace),
-                    total: timeouts.total,
-                },
+                timeouts,
                 delivery: self.delivery.unwrap_or_default(),
                 class: self.class.unwrap_or_default(),
                 max_lateness: self.max_lateness,
@@ -298,6 +328,11 @@ impl Draft {
             updated_at,
             ended_at: self.ended_at,
             expires: self.expires_ms.map(SteadyMs),
+            escalated: self.escalated,
+            alerted: self.alerted,
+            in_line: None,
+            lost_leases: self.lost_leases.unwrap_or_default(),
+            checkpoint: self.checkpoint,
             attempts: self.attempts.unwrap_or_default(),
             attempt: AttemptNumber(self.attempt.unwrap_or_default()),
             token: self.token.unwrap_or(AttemptToken(0)),
@@ -317,13 +352,13 @@ impl Draft {
     }
 }
 
-fn id(node: Node<'_, '_>) -> Option<TaskId> {
+pub(super) fn id(node: Node<'_, '_>) -> Option<TaskId> {
     let text = node.text()?;
     let id = text.parse().ok();
     id.or_else(|| node.refuse("invalid_id", crate::ids::NotATaskId.to_string()))
 }
 
-fn state(node: Node<'_, '_>) -> Option<State> {
+pub(super) fn state(node: Node<'_, '_>) -> Option<State> {
     node.word(&State::ALL.map(|state| (state.name(), state)))
 }
 
@@ -331,20 +366,26 @@ fn dead_reason(node: Node<'_, '_>) -> Option<DeadReason> {
     node.word(&DeadReason::ALL.map(|reason| (reason.name(), reason)))
 }
 
-fn instant(node: Node<'_, '_>) -> Option<WallMs> {
+fn alerted(node: Node<'_, '_>) -> Option<ClockSet> {
+    let clocks = node.list(TaskClock::ALL.len(), |node| node.word(&clocks::TASK_CLOCKS))?;
+    let add = |set: ClockSet, clock| set.with(clock);
+    Some(clocks.into_iter().fold(ClockSet::default(), add))
+}
+
+pub(super) fn instant(node: Node<'_, '_>) -> Option<WallMs> {
     match time::parse(&node.text()?, None) {
         Ok(at) => Some(at),
         Err(error) => node.refuse(error.code(), error.to_string()),
     }
 }
 
-fn number(node: Node<'_, '_>) -> Option<u32> {
+pub(super) fn number(node: Node<'_, '_>) -> Option<u32> {
     let number = node.whole(0..=u32::MAX.into())?;
     u32::try_from(number).ok()
 }
 
 /// A text of a log.
-fn text(node: Node<'_, '_>) -> Option<String> {
+pub(super) fn text(node: Node<'_, '_>) -> Option<String> {
     let text = node.text()?;
     if text.len() > TEXT_BYTES_MAX {
         return node.refuse("too_long", format!("is over {TEXT_BYTES_MAX} bytes long"));
@@ -419,6 +460,8 @@ fn live(node: Node<'_, '_>) -> Option<LiveAttempt> {
             node.length(0..=*limits::COMPLETE_BY_MS.end())
         }),
         report_by: MonoMs(0),
+        beat_by: None,
+        alert_at: None,
     })
 }
 
@@ -436,7 +479,7 @@ fn pause(node: Node<'_, '_>) -> Option<Pause> {
     })
 }
 
-fn error(node: Node<'_, '_>) -> Option<ErrorNote> {
+pub(super) fn error(node: Node<'_, '_>) -> Option<ErrorNote> {
     const ERROR: Shape = Shape {
         fields: &["code", "message"],
         not_built: &[],

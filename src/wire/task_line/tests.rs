@@ -7,10 +7,11 @@ use super::*;
 use crate::clock::{DurationMs, WallMs};
 use crate::ids::{Slot, TaskId};
 use crate::limits;
+use crate::task::clocks::Then;
 use crate::task::retry::Backoff;
 use crate::task::spec::{Action, HttpAction, Poll, RawJson};
 use crate::task::stage::AtStage;
-use crate::testing::arbitrary::{a_task, golden_task, plain_task, staged_task};
+use crate::testing::arbitrary::{a_task, clocked_task, golden_task, plain_task, staged_task};
 use crate::wire::problem::Problem;
 use crate::wire::tests::refused;
 
@@ -36,7 +37,10 @@ fn back(task: &Task) -> Result<Task, Problem> {
     let mut line = Vec::new();
     write(task, &mut line).unwrap();
     assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
-    read(&line)
+    match read(&line)? {
+        Line::Task(task) => Ok(*task),
+        Line::Late(late) => panic!("{late:?}"),
+    }
 }
 
 /// A task as drawn, made one that the API could have led to: names of what there is, times that a calendar shows.
@@ -83,6 +87,7 @@ fn sane(mut task: Task) -> Task {
     }
     let as_json = |text: &RawJson| RawJson::from(json!({ "text": text.as_str() }).to_string());
     task.result = task.result.as_ref().map(as_json);
+    task.checkpoint = task.checkpoint.as_ref().map(as_json);
     let mut spec = (*task.spec).clone();
     spec.payload = spec.payload.as_ref().map(as_json);
     spec.facts = spec.facts.as_ref().map(as_json);
@@ -156,6 +161,23 @@ fn sane(mut task: Task) -> Task {
         .timeouts
         .total
         .map(|total| DurationMs(1 + total.0 % (limits::MAX_DELAY.0 - 1)));
+    spec.timeouts.queue = spec
+        .timeouts
+        .queue
+        .map(|queue| DurationMs(1 + queue.0 % (limits::MAX_DELAY.0 - 1)));
+    spec.timeouts.heartbeat = spec
+        .timeouts
+        .heartbeat
+        .map(|beat| DurationMs(100 + beat.0 % 86_000_000));
+    for (_, then) in &mut spec.timeouts.then.0 {
+        if let Then::Escalate(action) = then {
+            **action = Action::Handler {
+                name: "call".to_owned(),
+            };
+        }
+    }
+    let leases = spec.retry.max_lost_leases;
+    spec.retry.max_lost_leases = leases.map(|leases| 1 + leases % 10_000);
     spec.max_lateness = spec
         .max_lateness
         .map(|late| length(late, limits::MAX_DELAY.0));
@@ -191,7 +213,7 @@ proptest! {
 
 #[test]
 fn something_in_every_field_comes_back() {
-    for task in [golden_task(), staged_task(), plain(7)] {
+    for task in [golden_task(), staged_task(), clocked_task(), plain(7)] {
         assert_eq!(back(&task).unwrap(), task);
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::clock::{MonoMs, Now, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, ShardId, Slot, TaskId};
+use crate::task::clocks::{TaskClock, Then, Thens};
 use crate::task::history::{AttemptRecord, Change};
 use crate::task::model::{DeadReason, Due, LastOutcome, LiveAttempt, WaitingFor};
 use crate::task::retry::{Backoff, DELAY_MAX, OnFailure, RetryPolicy};
@@ -156,6 +157,8 @@ fn attempts_are_listed_in_order_with_the_one_that_is_out() {
         worker: Some("w2".into()),
         lease: None,
         report_by: MonoMs(9),
+        beat_by: None,
+        alert_at: None,
     });
     let expected = json!({"count": 2, "items": [
         {"attempt": 1, "token": 16, "generation": 1, "stage": null, "started_at": "2026-11-30T00:53:20.000Z",
@@ -253,9 +256,25 @@ fn a_policy() -> impl Strategy<Value = RetryPolicy> {
             backoff,
             jitter,
             max_attempts,
+            max_lost_leases: (max_attempts % 2 == 0).then_some(max_attempts),
             on: on.into_iter().collect(),
         }
     })
+}
+
+/// What follows the clocks, in the order in which they are read; different for different numbers.
+fn thens(number: u64, has_all: bool) -> Thens {
+    let escalation = Then::Escalate(Box::new(Action::Pull));
+    let all = [Then::Retry, Then::Dead, Then::Alert, escalation];
+    let clocks = [
+        (TaskClock::Attempt, true),
+        (TaskClock::Heartbeat, true),
+        (TaskClock::Queue, has_all),
+        (TaskClock::Total, has_all),
+    ];
+    let given = clocks.into_iter().filter(|(_, is_given)| *is_given);
+    let then = |(nth, (clock, _)): (u64, _)| (clock, all[((number >> nth) % 4) as usize].clone());
+    Thens((0..).zip(given).map(then).collect())
 }
 
 fn a_spec() -> impl Strategy<Value = TaskSpec> {
@@ -304,6 +323,9 @@ fn a_spec() -> impl Strategy<Value = TaskSpec> {
                     attempt: DurationMs(attempt),
                     grace: DurationMs(grace),
                     total: total.map(DurationMs),
+                    heartbeat: Some(DurationMs(100 + attempt % 1_000)),
+                    queue: total.map(DurationMs),
+                    then: thens(attempt, total.is_some()),
                 },
                 delivery: if twice {
                     Delivery::AtLeastOnce
@@ -342,8 +364,11 @@ proptest! {
             attempt: Some(want.timeouts.attempt),
             grace: Some(want.timeouts.grace),
             total: want.timeouts.total,
+            heartbeat: want.timeouts.heartbeat,
+            queue: want.timeouts.queue,
+            then: want.timeouts.then.clone(),
         };
-        prop_assert_eq!(again.timeouts, timeouts);
+        prop_assert_eq!(&again.timeouts, &timeouts);
         prop_assert_eq!(&*again.spec(&Topic::default()), want);
     }
 }

@@ -131,6 +131,7 @@ fn answers_of_cancelled_attempts_and_of_pushes_are_kept_too() {
         outcome: done("200"),
         started: None,
         ended: shell.now(),
+        checkpoint: None,
     };
     let reports = [report.clone(), report];
     let refused = shell.ask(FinishMany::new(reports.into()));

@@ -182,7 +182,13 @@ fn what_a_receiver_took_on_holds_no_slot_and_ends_by_its_word() {
     shell.pass(minutes(9));
     for start in shell.starts.clone() {
         let (task, token) = (start.task, start.token);
-        shell.ask(KeepLease { task, token }).unwrap();
+        shell
+            .ask(KeepLease {
+                task,
+                token,
+                checkpoint: None,
+            })
+            .unwrap();
     }
     shell.pass(minutes(9));
     for id in &ids {

@@ -110,7 +110,7 @@ fn an_attempt_that_never_starts_is_told_of_handed_out_again_or_dead_as_is_wished
         (DwellAction::Dead, State::Dead),
     ] {
         let mut bare = Bare::new(action);
-        let id = bare.create(push_now().due_in(DurationMs(15)), an_hour);
+        let id = bare.create(push_now().due_in(DurationMs(15)), an_hour.clone());
         assert_eq!(bare.task(id).state, State::Dispatched);
         bare.core.armed_wall.clear();
         bare.core.armed_steady.clear();

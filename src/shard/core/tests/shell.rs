@@ -13,7 +13,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::sound::assert_sound;
 use super::*;
+use parking_lot::Mutex;
+
 use crate::clock::{Clock, WallMs};
+use crate::executor::{Door, Doors};
 use crate::ids::{ShardEpoch, Slot};
 use crate::shard::attempts::Running;
 use crate::shard::create::Creation;
@@ -25,6 +28,7 @@ use crate::store::codec::{decode_cancel, decode_note, decode_task, encode_task};
 use crate::store::mem::{MemDisk, MemStore};
 use crate::store::{Note, ShardStore, Stored, Tended};
 use crate::task::callback;
+use crate::task::clocks::TaskClock;
 use crate::task::model::Due;
 use crate::task::new_task::When;
 use crate::task::outcome::Outcome;
@@ -44,6 +48,26 @@ pub struct Start {
     pub at: WallMs,
 }
 
+/// Doors that a test shuts.
+#[derive(Default, Debug)]
+pub struct TestDoors(Mutex<HashSet<Door>>);
+
+impl TestDoors {
+    pub fn shut(&self, door: Door) {
+        self.0.lock().insert(door);
+    }
+
+    pub fn open_all(&self) {
+        self.0.lock().clear();
+    }
+}
+
+impl Doors for TestDoors {
+    fn takes(&self, door: &Door) -> bool {
+        !self.0.lock().contains(door)
+    }
+}
+
 /// See the module's header.
 pub struct Shell {
     pub core: ShardCore,
@@ -61,6 +85,9 @@ pub struct Shell {
     pub rung: Vec<TopicName>,
     /// How long each commit takes.
     pub sync_takes: DurationMs,
+    /// How many there were.
+    pub commits: usize,
+    pub doors: Arc<TestDoors>,
     options: CoreOptions,
     book: TopicBook,
     witness: Witness,
@@ -88,7 +115,7 @@ impl Shell {
         let clock = Clock::by_hand(START);
         let mem = MemDisk::new();
         let (core, store, epoch) = recovered(&mem, &options, Arc::default(), &clock);
-        Self {
+        let mut shell = Self {
             core,
             clock,
             disk: Disk::default(),
@@ -99,6 +126,8 @@ impl Shell {
             starts: Vec::new(),
             rung: Vec::new(),
             sync_takes: DurationMs(0),
+            commits: 0,
+            doors: Arc::default(),
             options,
             book: TopicBook::default(),
             witness: Witness::default(),
@@ -106,7 +135,11 @@ impl Shell {
             created: 0,
             copy: None,
             steps: 0,
-        }
+        };
+        shell
+            .core
+            .ask_at(Arc::clone(&shell.doors) as Arc<dyn Doors>);
+        shell
     }
 
     pub fn now(&self) -> Now {
@@ -235,6 +268,7 @@ impl Shell {
             if let Some(mut batch) = step.batch {
                 self.clock.advance(self.sync_takes);
                 self.store.commit(self.epoch, &batch).unwrap();
+                self.commits += 1;
                 for task in self.disk.commit(&mut batch, now) {
                     self.witness.hears_of(&task);
                 }
@@ -407,6 +441,7 @@ impl Shell {
         );
         (self.core, self.store, self.epoch) =
             recovered(&self.mem, &self.options, book, &self.clock);
+        self.core.ask_at(Arc::clone(&self.doors) as Arc<dyn Doors>);
         self.disk.forget_expired(now);
         self.try_tick().expect("the fuse has burnt");
     }
@@ -764,7 +799,9 @@ impl Disk {
             let mut known = Task::clone(&known.task);
             if let Some(live) = &mut known.live {
                 live.report_by = MonoMs(0);
+                (live.beat_by, live.alert_at) = (None, None);
             }
+            known.in_line = None;
             if (known.state, task.state) == (State::Running, State::Dispatched) {
                 known.state = State::Dispatched;
                 known.live = task.live.clone();
@@ -805,14 +842,14 @@ fn assert_may_follow(before: Option<&Task>, after: &Task, now: Now) {
 struct Witness {
     begun: HashSet<(TaskId, AttemptNumber)>,
     tokens: HashMap<TaskId, AttemptToken>,
-    /// Attempts that may have done their work, by task, generation and stage.
-    in_doubt: HashSet<(TaskId, u32, Option<StageName>)>,
+    /// Attempts that may have done their work, by task, generation and stage, and by the clock that had it go on.
+    in_doubt: HashSet<(TaskId, u32, Option<StageName>, Option<TaskClock>)>,
 }
 
 impl Witness {
     fn begins(&mut self, task: &Task) {
         let id = task.id;
-        let is_question = task.verifies() || task.spec.action.poll().is_some();
+        let is_question = task.verifies() || task.action().poll().is_some();
         assert!(
             self.begun.insert((id, task.attempt)) || is_question,
             "{:?} of {id} begins twice",
@@ -828,7 +865,9 @@ impl Witness {
             return;
         }
         let stage = task.stage().map(|stage| stage.name.clone());
-        let in_doubt = !self.in_doubt.insert((id, task.generation, stage));
+        let in_doubt = !self
+            .in_doubt
+            .insert((id, task.generation, stage, task.escalated));
         assert!(
             !in_doubt || task.spec.delivery == Delivery::AtLeastOnce,
             "{id} is attempted again although it may have been done"
@@ -848,8 +887,9 @@ impl Witness {
             outcome => ["snoozed", "given_back"].contains(&outcome),
         };
         if sure && self.tokens.get(&task.id) == Some(&ended.token) {
-            self.in_doubt
-                .remove(&(task.id, ended.generation, ended.stage.clone()));
+            self.in_doubt.retain(|(id, generation, stage, _)| {
+                (id, *generation, stage) != (&task.id, ended.generation, &ended.stage)
+            });
         }
     }
 }

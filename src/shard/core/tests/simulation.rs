@@ -10,11 +10,12 @@ use proptest::sample::{Index, select};
 
 use super::shell::{Died, finish, verb};
 use super::*;
+use crate::task::clocks::{TaskClock, Then};
 use crate::task::event::NewDue;
 use crate::task::history::ErrorNote;
 use crate::task::new_task::When;
 use crate::task::outcome::Outcome;
-use crate::task::spec::OnNoAnswer;
+use crate::task::spec::{OnNoAnswer, RawJson};
 use crate::task::stage::Starts;
 
 const TOPICS: [&str; 2] = ["a", "b"];
@@ -27,7 +28,7 @@ enum Act {
     Lease(usize),
     Answer(Index, Outcome),
     Snooze(Index, DurationMs),
-    Beat(Index),
+    Beat(Index, Option<u8>),
     /// An answer that comes again, or for the second time.
     Repeat(Index),
     Hold(&'static str, PauseClock),
@@ -135,6 +136,29 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
                 stages.into_iter().enumerate().fold(fixture, with_stage)
             },
         )
+        .prop_flat_map(|fixture| {
+            let clocks = option::weighted(0.4, a_clock());
+            (Just(fixture), clocks, option::weighted(0.1, 1..3_u32))
+        })
+        .prop_map(|(fixture, clock, leases)| {
+            let fixture = fixture.max_lost_leases(leases);
+            match clock {
+                Some((clock, length, then)) => fixture.clock(clock, Some(length), then),
+                None => fixture,
+            }
+        })
+}
+
+/// A clock with its length, and what follows when it runs out.
+fn a_clock() -> impl Strategy<Value = (TaskClock, DurationMs, Option<Then>)> {
+    let then = prop_oneof![
+        Just(None),
+        select(vec![Then::Retry, Then::Dead, Then::Alert]).prop_map(Some),
+        select(vec![Action::Pull, Action::None, push_action()])
+            .prop_map(|action| Some(Then::Escalate(Box::new(action)))),
+    ];
+    let length = (100..20_000_u64).prop_map(DurationMs);
+    (select(TaskClock::ALL.to_vec()), length, then)
 }
 
 /// A stage: how much later than the one before it, from its end or not; its condition; its action.
@@ -222,7 +246,7 @@ fn an_act() -> impl Strategy<Value = Act> {
         3 => (1..4_usize).prop_map(Act::Lease),
         6 => (any::<Index>(), an_outcome()).prop_map(|(nth, outcome)| Act::Answer(nth, outcome)),
         1 => (any::<Index>(), wait()).prop_map(|(nth, wait)| Act::Snooze(nth, wait)),
-        1 => any::<Index>().prop_map(Act::Beat),
+        2 => (any::<Index>(), option::of(0..3_u8)).prop_map(|(nth, at)| Act::Beat(nth, at)),
         1 => any::<Index>().prop_map(Act::Repeat),
         1 => (topic(), clock).prop_map(|(topic, clock)| Act::Hold(topic, clock)),
         1 => topic().prop_map(Act::Release),
@@ -275,7 +299,7 @@ impl Life {
             Act::Answer(nth, outcome) => {
                 if let Some((id, token)) = self.pick_running(nth) {
                     let task = self.shell.task(id);
-                    let action = &task.spec.action;
+                    let action = task.action();
                     let asks = task.verifies() || action.poll().is_some();
                     let outcome = match outcome {
                         Outcome::NotYet { .. } if !asks => succeeded(),
@@ -293,9 +317,15 @@ impl Life {
                     self.shell.try_ask(snoozed)?.unwrap();
                 }
             }
-            Act::Beat(nth) => {
+            Act::Beat(nth, at) => {
                 if let Some((task, token)) = self.pick_running(nth) {
-                    self.shell.try_ask(KeepLease { task, token })?.unwrap();
+                    let checkpoint = at.map(|at| RawJson::from(at.to_string()));
+                    let keep = KeepLease {
+                        task,
+                        token,
+                        checkpoint,
+                    };
+                    self.shell.try_ask(keep)?.unwrap();
                 }
             }
             Act::Repeat(nth) => self.repeat(nth)?,

@@ -22,7 +22,7 @@ enum Step {
 #[derive(Clone, Debug)]
 enum Happening {
     Plain(Event),
-    Beat(Whose),
+    Beat(Whose, Option<u8>),
     Snooze(Whose, DurationMs),
     Answer(Whose, Outcome),
     Told(Whose, Outcome),
@@ -90,6 +90,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         6 => failed,
         2 => Just(Outcome::TimedOut),
         1 => Just(Outcome::LeaseExpired),
+        1 => Just(Outcome::Silent),
         1 => Just(Outcome::Snoozed),
         1 => Just(Outcome::Cancelled),
         1 => Just(Outcome::GivenBack),
@@ -134,12 +135,13 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => any::<bool>().prop_map(resolve),
         1 => Just(Event::Discard),
         1 => Just(Event::TotalTimeOver),
+        4 => select(TaskClock::ALL.to_vec()).prop_map(|clock| Event::RanOut { clock }),
         2 => (0..5u32, length()).prop_map(|(thaw, held)| Event::Thawed { thaw, held }),
     ];
     prop_oneof![
         12 => started.prop_map(Happening::Plain),
         8 => asked.prop_map(Happening::Plain),
-        2 => whose().prop_map(Happening::Beat),
+        2 => (whose(), proptest::option::of(0..3u8)).prop_map(|(whose, at)| Happening::Beat(whose, at)),
         2 => (whose(), length()).prop_map(|(whose, delay)| Happening::Snooze(whose, delay)),
         12 => (whose(), outcome()).prop_map(|(whose, outcome)| Happening::Answer(whose, outcome)),
         2 => (whose(), outcome()).prop_map(|(whose, outcome)| Happening::Told(whose, outcome)),
@@ -177,6 +179,7 @@ fn policy() -> impl Strategy<Value = RetryPolicy> {
             backoff,
             jitter,
             max_attempts,
+            max_lost_leases: None,
             on: on
                 .into_iter()
                 .map(|(code, then)| (code.to_owned(), then))
@@ -208,7 +211,23 @@ fn fixture() -> impl Strategy<Value = TaskFixture> {
         ),
         0..4,
     );
-    (
+    let then = || {
+        prop_oneof![
+            Just(None),
+            select(vec![Then::Retry, Then::Dead, Then::Alert]).prop_map(Some),
+            select(vec![Action::Pull, Action::None])
+                .prop_map(|action| Some(Then::Escalate(Box::new(action)))),
+        ]
+    };
+    let clock = move || (proptest::option::of(length()), then());
+    let clocks = (
+        clock(),
+        then(),
+        clock(),
+        then(),
+        proptest::option::of(1..3u32),
+    );
+    let kind = (
         kinds,
         policy(),
         any::<bool>(),
@@ -242,7 +261,20 @@ fn fixture() -> impl Strategy<Value = TaskFixture> {
                 kind
             };
             total.map_or(kind.clone(), |total| kind.total(total))
-        })
+        });
+    (kind, clocks).prop_map(|(kind, clocks)| {
+        let ((queue, on_queue), on_attempt, (heartbeat, on_heartbeat), on_total, leases) = clocks;
+        let mut kind = kind.max_lost_leases(leases);
+        for (clock, length, then) in [
+            (TaskClock::Queue, queue, on_queue),
+            (TaskClock::Attempt, None, on_attempt),
+            (TaskClock::Heartbeat, heartbeat, on_heartbeat),
+            (TaskClock::Total, None, on_total),
+        ] {
+            kind = kind.clock(clock, length, then);
+        }
+        kind
+    })
 }
 
 impl Happening {
@@ -254,8 +286,9 @@ impl Happening {
         };
         match self {
             Self::Plain(event) => event,
-            Self::Beat(whose) => Event::Heartbeat {
+            Self::Beat(whose, at) => Event::Heartbeat {
                 token: token(whose),
+                checkpoint: at.map(|at| RawJson::from(at.to_string())),
             },
             Self::Snooze(whose, delay) => Event::Snoozed {
                 token: token(whose),
@@ -375,6 +408,7 @@ fn may_follow(
             let mut allowed = before.clone();
             allowed.live.clone_from(&after.live);
             allowed.first_due = after.first_due;
+            allowed.in_line = after.in_line;
             allowed.lateness_ms = after.lateness_ms;
             if before.state == State::Dispatched {
                 allowed.state = after.state;
@@ -383,7 +417,9 @@ fn may_follow(
         }
         Ok(Applied::Changed | Applied::ChangedAndStop(_)) => {
             let thaw_of_what_does_not_wait = matches!(event, Event::Thawed { .. }) && logged == 0;
-            if !thaw_of_what_does_not_wait {
+            // How far it has got is no change of what it is.
+            let is_checkpoint = matches!(event, Event::Heartbeat { .. }) && logged == 0;
+            if !thaw_of_what_does_not_wait && !is_checkpoint {
                 // Of all the questions of a poll only the first is told of.
                 let is_question = before.spec.action.poll().is_some();
                 assert!(
@@ -415,7 +451,9 @@ fn may_follow(
         );
     assert!(after.attempt >= before.attempt || (unseen && after.attempt.0 + 1 == before.attempt.0));
     // What comes in the place of a poll leaves the number to its questions.
-    let is_replaced = matches!(event, Event::Replace { .. }) || after.at_stage != before.at_stage;
+    let is_replaced = matches!(event, Event::Replace { .. })
+        || after.at_stage != before.at_stage
+        || after.escalated != before.escalated;
     let leaves_a_number = is_replaced && before.action().poll().is_some();
     assert!(
         (after.attempt.0 > before.attempt.0) == (after.token > before.token && !after.verifies())

@@ -513,7 +513,7 @@ fn a_late_answer_with_an_old_token_is_refused_whatever_it_says() {
         [
             finished(old, succeeded()),
             finished(old, failed("late")),
-            Event::Heartbeat { token: old },
+            heartbeat(old),
             Event::Snoozed {
                 token: old,
                 delay: minutes(1),
@@ -560,7 +560,7 @@ fn a_heartbeat_moves_the_end_of_the_lease_and_nothing_else() {
     life.wait(DurationMs::secs(12));
     let mut expected = life.task.clone();
     expected.live.as_mut().unwrap().report_by = MonoMs(42_000);
-    life.must(Event::Heartbeat { token });
+    life.must(heartbeat(token));
     assert_eq!(life.task, expected);
 }
 
@@ -570,7 +570,7 @@ fn a_heartbeat_of_a_push_neither_shortens_nor_lengthens_its_time() {
     let token = life.task.token;
     life.wait(DurationMs::secs(12));
     let before = life.task.clone();
-    life.must(Event::Heartbeat { token });
+    life.must(heartbeat(token));
     assert_eq!(life.task, before);
 }
 

@@ -221,7 +221,7 @@ fn what_a_receiver_took_on_is_running_until_it_says_more() {
     let said_twice = life.must(finished(token, again));
     assert_eq!(said_twice, Applied::Unchanged);
     life.wait(minutes(9));
-    life.must(Event::Heartbeat { token });
+    life.must(heartbeat(token));
     assert_eq!(until(&life), MonoMs(1_140_000));
     assert_eq!(life.must(Event::Recovered), Applied::InMemory);
     assert_eq!(life.task.state, State::Running, "it outlives the process");

@@ -136,8 +136,8 @@ fn event_of(row: &str, life: &mut Life) -> Event {
         "come due" => Event::CameDue,
         "start" => Event::Started,
         "lease" => leased(),
-        "heartbeat" => Event::Heartbeat { token },
-        "heartbeat other" => Event::Heartbeat { token: other },
+        "heartbeat" => heartbeat(token),
+        "heartbeat other" => heartbeat(other),
         "snooze" => Event::Snoozed {
             token,
             delay: minutes(5),
@@ -262,7 +262,7 @@ fn only_the_token_of_the_cancelled_attempt_learns_of_the_cancel() {
     let mut life = Life::of(task()).then(leased()).then(cancel());
     let given = life.task.token;
     for (given, cancelled) in [(given, true), (AttemptToken(given.0 + 1), false)] {
-        let refusal = life.apply(Event::Heartbeat { token: given });
+        let refusal = life.apply(heartbeat(given));
         assert_eq!(refusal, Err(Refusal::StaleToken { given, cancelled }));
     }
 }

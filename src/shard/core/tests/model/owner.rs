@@ -372,7 +372,12 @@ impl Owner {
             }
             Asked::Beat(worker, held) => {
                 let (task, token) = (held.task, held.token);
-                match (KeepLease { task, token }).put(core, now) {
+                let keep = KeepLease {
+                    task,
+                    token,
+                    checkpoint: None,
+                };
+                match keep.put(core, now) {
                     Ok(until) => {
                         let until = now.steady.after(until.since(now.wall));
                         Answer::Kept(worker, Held { until, ..held })
