@@ -172,7 +172,8 @@ fn one_silent_receiver_does_not_keep_the_others_of_its_topic_waiting() {
         (&json!("pending"), &json!(0))
     );
     let running = silent.hits("/silent").len();
-    assert!((64..=160).contains(&running), "{running}");
+    // Three quarters of a host's 256 are the most that one topic has.
+    assert!((64..=192).contains(&running), "{running}");
 }
 
 #[test]
