@@ -22,6 +22,9 @@ use crate::task::spec::{ResourceName, TaskKey, TopicName};
 /// How long before an occurrence is due the next one is stored, and the overlap is looked at: longer than a commit
 /// takes, shorter than anybody minds.
 const AHEAD: DurationMs = DurationMs(60);
+/// How long before it is due an occurrence is held whose predecessor is not over: it can't begin beside that one then, even
+/// if a slow disk keeps this part from deciding in time.
+const HELD_AHEAD: DurationMs = DurationMs(500);
 /// Who makes the tasks, as their logs say.
 const BY: &str = "schedule";
 
@@ -97,6 +100,8 @@ enum Seen {
     Over,
     /// It has not been started.
     Waiting,
+    /// The same, and it is paused.
+    Held,
     /// It has been.
     Started,
 }
@@ -225,7 +230,7 @@ impl Course {
         if let Some(ran) = self.position.ran_ms.map(WallMs) {
             let is_its_turn = match self.look(tasks, ran).await? {
                 Seen::Over => true,
-                Seen::Waiting => false,
+                Seen::Waiting | Seen::Held => false,
                 Seen::Started => schedule.overlap == Overlap::Allow,
             };
             if !is_its_turn {
@@ -255,7 +260,14 @@ impl Course {
         let due = schedule.due(self.name.as_str(), at);
         let time = WallMs(due.0.saturating_sub_unsigned(AHEAD.0));
         if time > now {
-            self.wake = Wake::At(time);
+            let hold = WallMs(due.0.saturating_sub_unsigned(HELD_AHEAD.0));
+            self.wake = Wake::At(match schedule.overlap {
+                Overlap::Allow => time,
+                _ if hold > now => hold,
+                _ if self.has_free_way(tasks).await? || self.hold(tasks, at).await? => time,
+                // It is held in the next step.
+                _ => return Ok(()),
+            });
             return Ok(());
         }
         let next = schedule.next(at, kept.changed_at);
@@ -267,14 +279,14 @@ impl Course {
                 CatchUp::All => false,
             };
             // What had been started before the start is no matter of catching up.
-            if is_dropped && matches!(self.look(tasks, at).await?, Seen::Waiting) {
+            let is_there = matches!(self.look(tasks, at).await?, Seen::Waiting | Seen::Held);
+            if is_dropped && is_there {
                 return self.leave_out(tasks, at, "it was missed").await;
             }
         }
         if schedule.overlap != Overlap::Allow
-            && let Some(ran) = self.position.ran_ms.map(WallMs)
-            && !matches!(self.look(tasks, ran).await?, Seen::Over)
-            && matches!(self.look(tasks, at).await?, Seen::Waiting)
+            && !self.has_free_way(tasks).await?
+            && matches!(self.look(tasks, at).await?, Seen::Waiting | Seen::Held)
         {
             let waits = schedule.overlap == Overlap::Queue
                 || (at_start && schedule.catch_up == CatchUp::All);
@@ -283,12 +295,9 @@ impl Course {
                     .leave_out(tasks, at, "the one before it had not ended")
                     .await;
             }
-            if !self.position.is_held {
-                let clock = PauseClock::Keep;
-                self.tell(tasks, at, Event::Pause { clock }).await?;
-                self.change(|position| position.is_held = true);
+            if self.hold(tasks, at).await? {
+                self.wake = Wake::Soon;
             }
-            self.wake = Wake::Soon;
             return Ok(());
         }
         let ahead = next.filter(|next| *next > now && self.has_runs_left(schedule, 1));
@@ -306,6 +315,28 @@ impl Course {
             position.stored_ms = ahead.map(|next| next.0);
         });
         Ok(())
+    }
+
+    /// Whether the one before is over, or there was none.
+    async fn has_free_way(&self, tasks: &impl Tasks) -> Result<bool, EngineError> {
+        match self.position.ran_ms.map(WallMs) {
+            Some(ran) => Ok(matches!(self.look(tasks, ran).await?, Seen::Over)),
+            None => Ok(true),
+        }
+    }
+
+    /// Pauses the task of an occurrence. That it is held is stored first: what a crash leaves paused is let go after it.
+    /// Whether it is paused now.
+    async fn hold(&mut self, tasks: &impl Tasks, at: WallMs) -> Result<bool, EngineError> {
+        if !self.position.is_held {
+            self.change(|position| position.is_held = true);
+            return Ok(false);
+        }
+        if matches!(self.look(tasks, at).await?, Seen::Waiting) {
+            let clock = PauseClock::Keep;
+            self.tell(tasks, at, Event::Pause { clock }).await?;
+        }
+        Ok(true)
     }
 
     async fn leave_out(
@@ -375,15 +406,16 @@ impl Course {
         Ok(match view.map(|view| view.task) {
             None => Seen::Over,
             Some(task) if task.state.is_ended() => Seen::Over,
-            Some(task) if task.attempts == 0 && task.state != State::Retrying => Seen::Waiting,
-            Some(_) => Seen::Started,
+            Some(task) if task.attempts > 0 || task.state == State::Retrying => Seen::Started,
+            Some(task) if task.state == State::Paused => Seen::Held,
+            Some(_) => Seen::Waiting,
         })
     }
 
     /// Cancels the task of an occurrence that has not been started.
     async fn call_off(&self, tasks: &impl Tasks, at: WallMs, why: &str) -> Result<(), EngineError> {
         match self.look(tasks, at).await? {
-            Seen::Waiting => {
+            Seen::Waiting | Seen::Held => {
                 let reason = why.to_owned();
                 self.tell(tasks, at, Event::Cancel { reason }).await
             }

@@ -306,10 +306,9 @@ async fn one_that_meets_the_one_before_is_left_out_waits_or_runs_beside_it() {
         center.state("skip", "2027-03-01T11:00:00Z").await,
         Some(State::Cancelled)
     );
-    assert_eq!(
-        center.state("queue", "2027-03-01T11:00:00Z").await,
-        Some(State::Paused)
-    );
+    center
+        .ends("queue", "2027-03-01T11:00:00Z", State::Paused)
+        .await;
     // All that run end: the one that waited runs.
     center.gate.add_permits(100);
     assert_eq!(center.next_run().await, hour("queue", 11));
@@ -324,6 +323,30 @@ async fn one_that_meets_the_one_before_is_left_out_waits_or_runs_beside_it() {
     }
     last.sort_unstable();
     assert_eq!(last, ["allow", "queue", "skip"].map(|name| hour(name, 12)));
+    center.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn one_whose_predecessor_runs_is_held_before_its_time_and_runs_on_time_if_that_ends() {
+    let mut center = Center::at("2027-03-01T09:50:00Z").await;
+    let fields = format!(r#"{HOURLY}, "action": {{"handler": {{"name": "wait"}}}}"#);
+    center.put("hourly", &fields).await;
+    center.clock.advance(DurationMs::secs(600));
+    center.next_run().await;
+    center.settled("hourly").await;
+    // Nobody has decided yet, and it could not begin.
+    center.clock.advance(DurationMs(HOUR.0 - 400));
+    let eleven = "2027-03-01T11:00:00Z";
+    center.ends("hourly", eleven, State::Paused).await;
+    center.gate.add_permits(100);
+    center
+        .ends("hourly", "2027-03-01T10:00:00Z", State::Succeeded)
+        .await;
+    center.clock.advance(DurationMs(350));
+    center.until("hourly", |it| !it.is_held).await;
+    assert_eq!(center.state("hourly", eleven).await, Some(State::Pending));
+    center.clock.advance(DurationMs(50));
+    assert_eq!(center.next_run().await, "hourly@2027-03-01T11:00:00.000Z");
     center.engine.shutdown().await;
 }
 
