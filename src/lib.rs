@@ -182,6 +182,7 @@ pub use shard::messages::{OpDone, Target, VerbDone, Wants};
 pub use shard::play::{Assumption, Assumptions, Ends, Played, Until, WhatIf};
 pub use shard::query::{Shown, TaskFilter, TaskView};
 pub use task::event::{Event, NewDue};
+pub use task::guard::{Guard, GuardQuestion, OnSilence};
 pub use task::model::State;
 pub use task::retry::{Backoff, RetryPolicy};
 pub use task::spec::{
@@ -209,6 +210,8 @@ pub mod docs {
     pub mod embedded_handlers {}
     #[doc = include_str!("docs/three-ends.md")]
     pub mod three_ends {}
+    #[doc = include_str!("docs/guards.md")]
+    pub mod guards {}
     #[doc = include_str!("docs/rules.md")]
     pub mod rules {}
     #[doc = include_str!("docs/what-if.md")]

@@ -117,6 +117,16 @@ pub const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=24 * 3600 * 1000;
 pub const COMPLETE_BY_MS: std::ops::RangeInclusive<u64> = 1..=30 * 24 * 3600 * 1000;
 /// Shortest and longest time from one question of a poll to the next, in milliseconds.
 pub const POLL_EVERY_MS: std::ops::RangeInclusive<u64> = 100..=24 * 3600 * 1000;
+/// How long before its due time the guard of a task is asked.
+pub const GUARD_AHEAD: crate::clock::DurationMs = crate::clock::DurationMs::secs(5);
+/// Longest time for its answer: it is there, and on the disk, before the due time.
+pub const GUARD_TIME_MAX: crate::clock::DurationMs = crate::clock::DurationMs::secs(3);
+/// How long the answer is good for: what fires later than that is asked about again.
+pub const GUARD_KEEPS: crate::clock::DurationMs = crate::clock::DurationMs::secs(60);
+/// Most questions of a guard in a row that nobody answers, before the task is held.
+pub const GUARD_QUESTIONS_MAX: u32 = 10;
+/// Shortest and longest time by which a guard may make a task later, in milliseconds.
+pub const GUARD_EXTEND_MS: std::ops::RangeInclusive<u64> = 10_000..=MAX_DELAY.0;
 /// Shortest and longest time limit of an attempt, in milliseconds.
 pub const ATTEMPT_TIMEOUT_MS: std::ops::RangeInclusive<u64> = 10..=24 * 3600 * 1000;
 /// Furthest ahead a task may be due, in any configuration: 3 660 days.

@@ -50,7 +50,7 @@ impl Duetime {
 
     fn amended(&self, task: &Task, amendment: &Amendment) -> Result<Event, EngineError> {
         let mut spec = amendment.of(&task.spec)?;
-        let waits_first = matches!(task.state, State::Pending | State::Paused);
+        let waits_first = matches!(task.state, State::Pending | State::Paused) || task.asks_guard();
         let rule = spec.rule.clone();
         let rule = rule.filter(|_| amendment.facts.is_some() && waits_first);
         let mut due = None;

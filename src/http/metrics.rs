@@ -388,6 +388,24 @@ fn store_metrics(page: &mut Page, shards: &[ShardCounts]) {
         "",
         [("", sum(|shard| shard.rescue.given_up))],
     );
+    let guards = [
+        ("fire", sum(|shard| shard.guards.fire)),
+        ("cancel", sum(|shard| shard.guards.cancel)),
+        ("neither", sum(|shard| shard.guards.neither)),
+        ("none", sum(|shard| shard.guards.none)),
+    ];
+    page.counter(
+        "guards_asked",
+        "Questions of guards, by what was answered",
+        "answer",
+        guards,
+    );
+    page.counter(
+        "guards_held",
+        "Tasks that are held for a person because their guards did not answer",
+        "",
+        [("", sum(|shard| shard.guards.held))],
+    );
     page.gauge(
         "no_progress_seconds",
         "Longest time that a shard has had due tasks and free slots, and started nothing",

@@ -189,6 +189,10 @@ fn store_of(counts: &ShardCounts) -> Value {
             "alerts": counts.rescue.alerts, "given_up": counts.rescue.given_up,
             "no_progress_ms": counts.rescue.no_progress_ms,
         },
+        "guards": {
+            "fire": counts.guards.fire, "cancel": counts.guards.cancel, "neither": counts.guards.neither,
+            "none": counts.guards.none, "held": counts.guards.held,
+        },
     })
 }
 

@@ -95,7 +95,9 @@ impl ShardCore {
         };
         let task = &entry.task;
         let rings_at = task.next.later_by(PASSED_OVER);
-        if entry.place != Place::Wheel || !rings_at.is_reached(now) {
+        // What was changed a moment ago may be late for another reason, and its alarm be about to ring.
+        let is_fresh = now.wall.since(task.updated_at) <= PASSED_OVER;
+        if entry.place != Place::Wheel || !rings_at.is_reached(now) || is_fresh {
             return;
         }
         self.auditor.counts.wrong += 1;

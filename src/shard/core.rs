@@ -14,11 +14,13 @@
 //! a slot is taken by each task whose attempt an executor of ours runs, and by no other.
 
 mod dispatch;
+mod guards;
 mod hold;
 mod stages;
 mod watch;
 
 pub use dispatch::report_time;
+pub use guards::GuardCounts;
 pub use watch::{Happened, Moment};
 
 use std::collections::BTreeSet;
@@ -45,7 +47,7 @@ use crate::store::codec::decode_note;
 use crate::store::{Batch, Begun, Change, Note, RecordKey, StoreError, Stored};
 use crate::task::clocks::TaskClock;
 use crate::task::event::{Applied, Event, Refusal};
-use crate::task::model::{State, Task};
+use crate::task::model::{State, Task, WaitingFor};
 use crate::task::spec::{HostId, RawJson, TaskKey, TaskSpec, TopicName};
 use crate::task::topic::TopicBook;
 use crate::task::transition::{Context, apply};
@@ -70,7 +72,8 @@ pub struct CoreOptions {
     pub per_host_max: usize,
     /// Of them, commands.
     pub commands_max: usize,
-    /// Questions of polls at a time, beside them: those that may be asked again, and last ones, so many of each.
+    /// Questions at a time, beside them: of polls those that may be asked again, and last ones; whether something was
+    /// done, and whether something is to fire. So many of each.
     pub questions_max: usize,
     /// Alarms served in one step, per clock.
     pub alarms_per_step: usize,
@@ -145,8 +148,8 @@ pub struct Launch {
     pub time_left: DurationMs,
     /// What to do.
     pub spec: Arc<TaskSpec>,
-    /// It is only asked whether it was done.
-    pub verifies: bool,
+    /// The question about it that is asked, if it is one.
+    pub question: Option<WaitingFor>,
 }
 
 /// Where a task stood before a change.
@@ -195,6 +198,7 @@ pub struct ShardCore {
     record_bytes: usize,
     pub(super) auditor: Auditor,
     pub(super) rescue: Rescue,
+    guards: GuardCounts,
     /// What workers hold.
     pub(super) workers: Tallies,
     /// Turns that topics have had with workers.
@@ -244,6 +248,7 @@ impl ShardCore {
             record_bytes: 256,
             auditor: Auditor::default(),
             rescue,
+            guards: GuardCounts::default(),
             workers: Tallies::default(),
             turns: 0,
             to_open: BTreeSet::new(),
@@ -392,6 +397,11 @@ impl ShardCore {
         ready.chain(self.slots.heads())
     }
 
+    /// What guards have answered.
+    pub fn guarded(&self) -> GuardCounts {
+        self.guards
+    }
+
     /// What did not read back when the shard was recovered.
     pub fn damaged(&self) -> &[String] {
         &self.damaged
@@ -418,6 +428,7 @@ impl ShardCore {
         let held_by = holder(&entry.task).map(str::to_owned);
         let is_leased = matches!(event, Event::Leased { .. });
         let asked = what_is_asked(&entry.task);
+        let answered = guards::answer_in(&event, &entry.task);
         let (track, ran_here) = (Track::of(&entry.task), entry.task.runs_here());
         let alarms = alarms_of(&entry.task, place);
         let alarms = match self.table.is_alarmed(id) {
@@ -463,6 +474,7 @@ impl ShardCore {
         {
             self.workers.note(held_by.as_deref(), task, now);
         }
+        self.note_guard(id, answered);
         self.end_watching(id, watched, now);
         // What sleeps in a chunk and stays as it is goes on without an alarm of its own.
         if applied != Applied::Unchanged || self.table.is_alarmed(id) {
@@ -553,7 +565,8 @@ impl ShardCore {
         if !state.is_ended() && new_state.is_ended() {
             line.count_ended(new_state, now.mono);
         }
-        let started = state != State::Running && new_state == State::Running;
+        let started =
+            state != State::Running && new_state == State::Running && track != Track::Guards;
         let ran_in_place =
             state != State::Succeeded && new_state == State::Succeeded && !state.is_in_flight();
         if started || (ran_in_place && lateness.is_some()) {

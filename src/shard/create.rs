@@ -146,7 +146,7 @@ impl ShardCore {
             return self.meet_skipped(live, state, new, now);
         }
         let due = new.due(now);
-        let later = due.at > entry.task.next.at;
+        let later = due.at > entry.task.fires_next().at;
         let event = match new.on_existing {
             OnExisting::Reject => return Created::Exists(live),
             OnExisting::Replace => Some(Event::Replace {

@@ -15,6 +15,8 @@ use crate::clock::Now;
 use crate::executor::{CommandCall, Conditions, HandlerCall, HttpCall, RunAttempt, Work};
 use crate::shard::completion::Completions;
 use crate::shard::core::Launch;
+use crate::task::guard::{Guard, GuardQuestion};
+use crate::task::model::WaitingFor;
 use crate::task::outcome::Failure;
 use crate::task::spec::{Action, HttpAction, RawJson, StageName};
 
@@ -53,7 +55,13 @@ pub fn attempt_of(
     };
     let action = action_of(&launch);
     let work = match (action, &launch.spec.verify) {
-        (_, Some(verify)) if launch.verifies => of_http(
+        _ if launch.question == Some(WaitingFor::Guard) => {
+            match launch.spec.guard_at(launch.stage) {
+                Some(Guard::Asks(question)) => of_http(&question.http, Some(conditions(question))),
+                Some(Guard::If(_)) | None => unfit("its guard asks nothing"),
+            }
+        }
+        (_, Some(verify)) if launch.question == Some(WaitingFor::Verify) => of_http(
             &verify.http,
             Some(Conditions {
                 done_if: verify.done_if.clone(),
@@ -96,6 +104,17 @@ pub fn attempt_of(
         grace: launch.spec.timeouts.grace,
         cancel,
         work,
+    }
+}
+
+/// What the answers to a guard's question mean, as those of any question.
+fn conditions(question: &GuardQuestion) -> Conditions {
+    Conditions {
+        done_if: question
+            .fire_if
+            .clone()
+            .unwrap_or_else(|| "true".to_owned()),
+        failed_if: question.cancel_if.clone(),
     }
 }
 
@@ -162,7 +181,9 @@ fn http_call(
 ) -> Option<HttpCall> {
     // What only asks for something has no body.
     let body = match action.method.as_str() {
-        "GET" | "HEAD" if launch.verifies || action_of(launch).poll().is_some() => Bytes::new(),
+        "GET" | "HEAD" if launch.question.is_some() || action_of(launch).poll().is_some() => {
+            Bytes::new()
+        }
         _ => body_of(launch, complete_url),
     };
     let mut headers = action.headers.clone();
@@ -209,7 +230,7 @@ fn action_of(launch: &Launch) -> &Action {
     launch.spec.action_of(launch.stage, launch.escalated)
 }
 
-/// The same for every attempt of a generation and stage. The stage's place stays empty for a task without stages; one
+/// The same for every attempt of a generation and stage; the question of its guard has its own. The stage's place stays empty for a task without stages; one
 /// that was escalated does something else there, and says so. What a header, or a reader of such ids, might take amiss
 /// is written as in a URL.
 fn webhook_id(launch: &Launch) -> String {
@@ -223,6 +244,10 @@ fn webhook_id(launch: &Launch) -> String {
     }
     if let Some(clock) = launch.escalated {
         let _ = write!(id, "~{}", clock.name());
+    }
+    // Else a receiver that drops repeats would take what fires for the question.
+    if launch.question == Some(WaitingFor::Guard) {
+        id.push_str("~guard");
     }
     id
 }

@@ -12,6 +12,7 @@ use crate::executor::AttemptReport;
 use crate::ids::{AttemptToken, TaskId};
 use crate::metrics::Quantiles;
 use crate::shard::audit::AuditCounts;
+use crate::shard::core::GuardCounts;
 use crate::shard::core::ShardCore;
 use crate::shard::create::{Created, Creation};
 use crate::shard::late::{LateAsk, LatePage};
@@ -764,6 +765,8 @@ pub struct ShardCounts {
     pub audit: AuditCounts,
     /// What its rescue sweeps have come to.
     pub rescue: RescueCounts,
+    /// What guards have answered.
+    pub guards: GuardCounts,
     /// What did not read back at its start, and is set aside.
     pub damaged: Vec<String>,
     /// Attempts that run.
@@ -798,6 +801,7 @@ impl Question for CountTasks {
             shelf: core.table.shelf().counts(),
             audit: core.audited(),
             rescue: core.rescued(),
+            guards: core.guarded(),
             damaged: core.damaged().to_vec(),
             in_flight: core.in_flight(),
         }

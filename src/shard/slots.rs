@@ -52,12 +52,15 @@ pub enum Track {
     LastQuestions,
     /// The question whether something was done.
     Verifications,
+    /// The question whether something is to fire.
+    Guards,
 }
 
 impl Track {
     /// All of them. Who waits longest for a slot is the one who has the most time.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::LastQuestions,
+        Self::Guards,
         Self::Verifications,
         Self::Questions,
         Self::Work,
@@ -66,6 +69,7 @@ impl Track {
     /// That of a task's next attempt, or of the one that is out.
     pub fn of(task: &Task) -> Self {
         match task.action() {
+            _ if task.asks_guard() => Self::Guards,
             _ if task.verifies() => Self::Verifications,
             Action::Poll(_) if task.asks_last() => Self::LastQuestions,
             Action::Poll(_) => Self::Questions,
@@ -81,6 +85,7 @@ pub struct Tracks {
     questions: Slots,
     last_questions: Slots,
     verifications: Slots,
+    guards: Slots,
 }
 
 impl Tracks {
@@ -97,6 +102,7 @@ impl Tracks {
             questions: slots(questions_max),
             last_questions: slots(questions_max),
             verifications: slots(questions_max),
+            guards: slots(questions_max),
         }
     }
 
@@ -107,6 +113,7 @@ impl Tracks {
             Track::Questions => &self.questions,
             Track::LastQuestions => &self.last_questions,
             Track::Verifications => &self.verifications,
+            Track::Guards => &self.guards,
         }
     }
 
@@ -117,6 +124,7 @@ impl Tracks {
             Track::Questions => &mut self.questions,
             Track::LastQuestions => &mut self.last_questions,
             Track::Verifications => &mut self.verifications,
+            Track::Guards => &mut self.guards,
         }
     }
 

@@ -839,7 +839,8 @@ fn queues_asleep(task: &Task) -> bool {
         && task.total().is_none()
         && task.spec.timeouts.total.is_none()
         && task.spec.timeouts.queue.is_none()
-        && !task.verifies()
+        && !task.is_asked_about()
+        && task.spec.guard.is_none()
         && task.at_stage.is_none()
 }
 

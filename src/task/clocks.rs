@@ -221,7 +221,7 @@ impl Task {
 
     /// The attempt is under way: its clocks begin. A lease ends by itself.
     pub(super) fn begin_clocks(&mut self, now: Now) {
-        let tells = self.spec.only_tells(TaskClock::Attempt) && !self.verifies();
+        let tells = self.spec.only_tells(TaskClock::Attempt) && !self.is_asked_about();
         let after = self.spec.timeouts.attempt;
         if let Some(live) = &mut self.live {
             live.alert_at = tells.then(|| now.mono.after(after));
@@ -233,7 +233,11 @@ impl Task {
     pub(super) fn note_sign_of_life(&mut self, now: Now) {
         let is_handler = matches!(self.action(), Action::Handler { .. });
         let tells = self.spec.only_tells(TaskClock::Heartbeat);
-        let within = self.spec.timeouts.heartbeat.filter(|_| !self.verifies());
+        let within = self
+            .spec
+            .timeouts
+            .heartbeat
+            .filter(|_| !self.is_asked_about());
         if let Some(live) = &mut self.live {
             let is_watched = match live.lease {
                 Some(_) => tells,
@@ -271,7 +275,7 @@ impl Task {
         let length = self.spec.timeouts.queue?;
         let (next, since) = self.in_line?;
         let waits = matches!(self.state, State::Pending | State::Retrying);
-        let waits = waits && !self.verifies() && self.stands_in_line();
+        let waits = waits && !self.is_asked_about() && self.stands_in_line();
         let counts = waits && next == self.next && !self.alerted.has(TaskClock::Queue);
         counts.then(|| since.after(length))
     }

@@ -90,6 +90,13 @@ pub enum Event {
         /// Its place.
         place: u8,
     },
+    /// The condition of the task's guard, whose due time has come, is not true.
+    Barred {
+        /// Why it has no value: the task is given up.
+        error: Option<ErrorNote>,
+    },
+    /// It comes only now, and what its guard has answered is old.
+    AnswerOutdated,
     /// The process that ran the attempt is gone.
     Recovered,
     /// At shutdown, or because its topic is held from now on: the attempt is handed back.
@@ -191,6 +198,8 @@ impl Event {
             Self::RanOut { .. } => "run out",
             Self::StagePassedOver { .. } => "pass over a stage",
             Self::StageTookOver { .. } => "begin a stage",
+            Self::Barred { .. } => "bar",
+            Self::AnswerOutdated => "ask again",
             Self::Recovered => "recover",
             Self::HandedBack { .. } => "hand back",
             Self::Cancel { .. } => "cancel",

@@ -185,6 +185,10 @@ impl LateAnswer {
         if record.is_some_and(|record| said.repeats(record, task)) {
             return None;
         }
+        // All attempts are there, and this is none: a question about the task had that token.
+        if record.is_none() && records.len() == task.attempts_log.total as usize {
+            return None;
+        }
         // Copied: a slice would keep the whole request in memory.
         let result = said
             .result

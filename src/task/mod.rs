@@ -8,6 +8,7 @@ pub mod callback;
 pub mod clocks;
 pub mod duration;
 pub mod event;
+pub mod guard;
 pub mod history;
 pub mod late;
 pub mod model;

@@ -7,6 +7,7 @@ use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, TaskId};
 use crate::limits;
 use crate::task::clocks::{ClockSet, TaskClock};
+use crate::task::guard::Guard;
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
 use crate::task::spec::{HostId, POLL_FOR, RawJson, TaskKey, TaskSpec, TopicName};
 use crate::task::stage::{AtStage, Stages};
@@ -183,6 +184,8 @@ pub enum WaitingFor {
     Poll,
     /// It is asked whether it was done. Also while the question is out.
     Verify,
+    /// Its guard is asked whether it is to fire. While it is pending, and while the question is out.
+    Guard,
 }
 
 impl WaitingFor {
@@ -193,6 +196,7 @@ impl WaitingFor {
             Self::Snooze => "snooze",
             Self::Poll => "poll",
             Self::Verify => "verify",
+            Self::Guard => "guard",
         }
     }
 }
@@ -303,7 +307,7 @@ pub struct Task {
     pub at_stage: Option<AtStage>,
     /// When it was, or will be, due.
     pub due: Due,
-    /// When its next attempt is made: its due time, later a retry's.
+    /// When its next attempt is made, or its guard is asked: its due time, later a retry's.
     pub next: Due,
     /// Steady time at which it began to wait for that: an older freeze of its topic does not concern it.
     pub waiting_since: SteadyMs,
@@ -337,8 +341,10 @@ pub struct Task {
     pub live: Option<LiveAttempt>,
     /// While paused.
     pub pause: Option<Pause>,
-    /// While retrying, and while it is asked whether it was done.
+    /// While retrying, and while a question about it is to be asked, or out.
     pub waiting_for: Option<WaitingFor>,
+    /// Questions of its guard in a row that nobody has answered.
+    pub unanswered: u32,
     /// When dead.
     pub dead_reason: Option<DeadReason>,
     /// How the latest attempt ended.
@@ -379,7 +385,7 @@ impl Task {
             by: by.to_owned(),
             why: "created".to_owned(),
         });
-        Self {
+        let mut task = Self {
             id,
             topic,
             key,
@@ -406,6 +412,7 @@ impl Task {
             live: None,
             pause: None,
             waiting_for: None,
+            unanswered: 0,
             dead_reason: None,
             last_outcome: None,
             result: None,
@@ -415,7 +422,9 @@ impl Task {
             requests: Vec::new(),
             attempts_log: Latest::default(),
             changes,
-        }
+        };
+        task.ask_guard_first();
+        task
     }
 
     /// How long all attempts together may take, from the first due time: for a poll that is what its last question
@@ -447,9 +456,21 @@ impl Task {
         self.waiting_for == Some(WaitingFor::Verify)
     }
 
+    /// The question about the task that it waits for, or that is out: it is no attempt.
+    pub fn question(&self) -> Option<WaitingFor> {
+        let is_question =
+            |waits: &WaitingFor| matches!(waits, WaitingFor::Verify | WaitingFor::Guard);
+        self.waiting_for.filter(is_question)
+    }
+
+    /// Whether there is one.
+    pub fn is_asked_about(&self) -> bool {
+        self.question().is_some()
+    }
+
     /// Whether an executor of ours starts what is next, so that a start must be written before.
     pub fn starts_here(&self) -> bool {
-        self.verifies() || self.action().is_dispatched()
+        self.is_asked_about() || self.action().is_dispatched()
     }
 
     /// Whether somebody is to be told when it ends.
@@ -459,8 +480,9 @@ impl Task {
 
     /// Whom what is next goes to, if it is a request.
     pub fn host(&self) -> Option<HostId> {
-        match &self.spec.verify {
-            Some(verify) if self.verifies() => Some(verify.http.host()),
+        match (self.question(), &self.spec.verify, self.guard_question()) {
+            (Some(WaitingFor::Verify), Some(verify), _) => Some(verify.http.host()),
+            (Some(WaitingFor::Guard), _, Some(question)) => Some(question.http.host()),
             _ => self.action().host(),
         }
     }
@@ -490,6 +512,7 @@ impl Task {
         let stages = spec.stages.as_ref().map_or(0, Stages::weight);
         let texts = json(&spec.payload) + json(&spec.facts) + json(&self.result);
         let texts = texts + json(&self.checkpoint) + 256 * spec.timeouts.then.0.len();
+        let texts = texts + spec.guard.as_ref().map_or(0, Guard::weight);
         512 + texts + stages + 128 * history
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::clock::{DurationMs, Now, WallMs};
+use crate::task::guard::Guard;
 use crate::task::model::Due;
 use crate::task::retry::RetryPolicy;
 use crate::task::spec::{
@@ -77,6 +78,8 @@ pub struct NewTask {
     pub facts: Option<RawJson>,
     /// Asked when nobody knows whether it was done; `None` is the topic's.
     pub verify: Option<Box<Verify>>,
+    /// Decides whether it fires; `None` is the topic's.
+    pub guard: Option<Guard>,
     /// Told how it has ended; `None` is the topic's.
     pub on_end: Option<Box<OnEnd>>,
 }
@@ -100,6 +103,7 @@ impl NewTask {
             tags: Vec::new(),
             facts: None,
             verify: None,
+            guard: None,
             on_end: None,
         }
     }
@@ -144,6 +148,7 @@ impl NewTask {
     ///         name: StageName::parse(name)?,
     ///         starts: Starts::After(duetime::DurationMs::secs(60 * minutes)),
     ///         condition: None,
+    ///         guard: None,
     ///         action: Some(Action::Handler { name: name.into() }),
     ///     })
     /// };
@@ -215,6 +220,7 @@ impl NewTask {
             tags,
             facts: self.facts.clone(),
             verify: self.verify.clone().or_else(|| settings.verify.clone()),
+            guard: self.guard.clone().or_else(|| settings.guard.clone()),
             rule: None,
             on_end: self.on_end.clone().or_else(|| settings.on_end.clone()),
             callback_of: None,

@@ -12,6 +12,7 @@ use crate::clock::{DurationMs, WallMs};
 use crate::ids::TaskId;
 use crate::limits;
 use crate::task::clocks::Thens;
+use crate::task::guard::Guard;
 use crate::task::retry::RetryPolicy;
 use crate::task::stage::Stages;
 
@@ -403,6 +404,8 @@ pub struct TaskSpec {
     pub facts: Option<RawJson>,
     /// Asked when nobody knows whether it was done.
     pub verify: Option<Box<Verify>>,
+    /// Decides whether it fires.
+    pub guard: Option<Guard>,
     /// What gave its due time, if that was a rule.
     pub rule: Option<RuleRef>,
     /// Told how it has ended, each time it ends.
@@ -443,6 +446,7 @@ impl Default for TaskSpec {
             tags: Vec::new(),
             facts: None,
             verify: None,
+            guard: None,
             rule: None,
             on_end: None,
             callback_of: None,

@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use crate::clock::{DurationMs, Now, SteadyMs};
 use crate::limits;
+use crate::task::guard::Guard;
 use crate::task::model::{DeadReason, Due, Lane, Task};
 use crate::task::spec::{Action, StageName, TaskSpec};
 
@@ -47,6 +48,8 @@ pub struct Stage {
     pub starts: Starts,
     /// What must be true then: an expression over the task. Else it is passed over.
     pub condition: Option<String>,
+    /// What decides whether it fires; `None`: what does for the task.
+    pub guard: Option<Guard>,
     /// What is done; `None`: what the task does.
     pub action: Option<Action>,
 }
@@ -277,6 +280,7 @@ mod tests {
             name: StageName::parse(name).unwrap(),
             starts: *starts,
             condition: None,
+            guard: None,
             action: None,
         };
         Stages::new(list.iter().map(stage).collect())
@@ -322,6 +326,7 @@ mod tests {
                 name: StageName::parse(&format!("s{n}")).unwrap(),
                 starts: after(n),
                 condition: None,
+                guard: None,
                 action: None,
             };
             Stages::new((0..count as u64).map(stage).collect())

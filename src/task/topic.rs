@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::clock::{DurationMs, SteadyMs, WallMs};
 use crate::task::clocks::Thens;
+use crate::task::guard::Guard;
 use crate::task::late::LatePolicy;
 use crate::task::model::PauseClock;
 use crate::task::retry::RetryPolicy;
@@ -96,6 +97,8 @@ pub struct TopicSettings {
     pub delivery: Option<Delivery>,
     /// For tasks that name none.
     pub verify: Option<Box<Verify>>,
+    /// For tasks that name none.
+    pub guard: Option<Guard>,
     /// For creates that name none.
     pub on_existing: Option<OnExisting>,
     /// Live: fixed for a task when it ends.

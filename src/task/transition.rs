@@ -16,6 +16,7 @@
 //! shard writes the change and only then acts on it. An event that is refused has changed nothing.
 
 mod clocks;
+mod guard;
 mod steps;
 mod verify;
 
@@ -78,6 +79,13 @@ pub struct Context<'a> {
 /// # Errors
 /// When the task's state, or its present attempt, does not allow it; the task is then unchanged.
 pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied, Refusal> {
+    match guard::is_dropped_by(task, &event) {
+        true => guard::drop_question(task, event, ctx),
+        false => apply_to(task, event, ctx),
+    }
+}
+
+fn apply_to(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied, Refusal> {
     let state = task.state;
     let verb = event.verb();
     let illegal = Err(Refusal::IllegalState { state, verb });
@@ -85,6 +93,8 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
     let open = waits || state == State::Paused;
 
     match event {
+        // Its question has come, and not yet its own time.
+        Event::CameDue if waits && task.asks_guard() => Ok(Applied::InMemory),
         Event::CameDue if waits => {
             let is_first = task.first_due.is_none();
             come_due(task, ctx);
@@ -98,6 +108,11 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         }
         Event::CameDue => illegal,
 
+        Event::Due { report_by } if waits && task.asks_guard() => {
+            take_attempt(task, State::Dispatched, None, None, report_by);
+            log(task, state, "its guard is asked", ctx);
+            Ok(Applied::Changed)
+        }
         Event::Due { report_by } if waits => {
             come_due(task, ctx);
             if *task.action() == Action::None {
@@ -117,7 +132,9 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
 
         Event::Started if state == State::Dispatched => {
             task.state = State::Running;
-            task.lateness_ms = Some(lateness(task, ctx.now));
+            if !task.asks_guard() {
+                task.lateness_ms = Some(lateness(task, ctx.now));
+            }
             if let Some(live) = &mut task.live {
                 live.started_at = Some(ctx.now.wall);
             }
@@ -126,7 +143,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         }
         Event::Started => illegal,
 
-        Event::Leased { worker, lease } if waits && !task.verifies() => {
+        Event::Leased { worker, lease } if waits && !task.is_asked_about() => {
             come_due(task, ctx);
             let left = task.total_until().map(|until| until.since(ctx.now.steady));
             let lease = left.map_or(lease, |left| lease.min(left));
@@ -172,6 +189,10 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
 
         Event::Snoozed { token, delay } => {
             check_token(task, token)?;
+            if task.is_asked_about() {
+                settle(task, Outcome::Snoozed, None, ctx);
+                return Ok(Applied::Changed);
+            }
             record_attempt(task, &Outcome::Snoozed, None, ctx);
             task.attempts = task.attempts.saturating_sub(1);
             wait_again(task, Due::after(delay, ctx.now), WaitingFor::Snooze, ctx);
@@ -213,7 +234,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
 
         Event::Overdue { token } => {
             check_token(task, token)?;
-            if *task.action() == Action::Pull && !task.verifies() {
+            if *task.action() == Action::Pull && !task.is_asked_about() {
                 settle(task, Outcome::LeaseExpired, None, ctx);
                 Ok(Applied::Changed)
             } else {
@@ -229,6 +250,8 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             }
         }
 
+        // It has not begun.
+        Event::TotalTimeOver if task.asks_guard() => Ok(Applied::Unchanged),
         // It is asked once more, now.
         Event::TotalTimeOver if task.asks_last() => Ok(Applied::Unchanged),
         Event::TotalTimeOver if waits && task.action().poll().is_some() => {
@@ -248,7 +271,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         }
         Event::TotalTimeOver if state.is_in_flight() => {
             let token = task.token;
-            if task.verifies() {
+            if task.is_asked_about() {
                 end_of_total(task, ctx);
                 return Ok(Applied::ChangedAndStop(token));
             }
@@ -307,7 +330,19 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
         }
         Event::StageTookOver { .. } => illegal,
 
-        Event::Recovered if state.is_in_flight() && task.verifies() => {
+        Event::Barred { error } if task.has_yet_to_fire() => {
+            guard::bar(task, error, ctx);
+            Ok(Applied::Changed)
+        }
+        Event::Barred { .. } => illegal,
+
+        Event::AnswerOutdated if task.is_let_fire_long_ago(ctx.now) => {
+            guard::ask_anew(task, ctx);
+            Ok(Applied::Changed)
+        }
+        Event::AnswerOutdated => illegal,
+
+        Event::Recovered if state.is_in_flight() && task.is_asked_about() => {
             settle(task, Outcome::Unknown, None, ctx);
             Ok(Applied::Changed)
         }
@@ -338,7 +373,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
 
         Event::HandedBack { was_started } if state.is_in_flight() => {
             let token = task.token;
-            if task.verifies() || was_started && task.action().poll().is_some() {
+            if task.is_asked_about() || was_started && task.action().poll().is_some() {
                 settle(task, Outcome::Unknown, None, ctx);
                 return Ok(Applied::ChangedAndStop(token));
             }
@@ -530,6 +565,8 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
                 }
                 reason = "given other content, and another due time by its rule";
             }
+            // Its guard may say something else of it now.
+            task.ask_guard_first();
             log(task, state, reason, ctx);
             Ok(Applied::Changed)
         }
@@ -551,6 +588,7 @@ pub fn apply(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied
             };
             if open {
                 shift(task, DurationMs(waited.0.saturating_sub(kept_by_own.0)));
+                task.ask_guard_first();
                 log(
                     task,
                     state,

@@ -13,6 +13,7 @@ use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken, Slot, TaskId};
 use crate::store::{KeptAnswer, Tombstone};
 use crate::task::clocks::{ClockSet, TaskClock, Then, Thens};
+use crate::task::guard::{Guard, GuardQuestion, OnSilence};
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
 use crate::task::late::{LateAnswer, Treatment};
 use crate::task::model::{
@@ -108,6 +109,7 @@ pub fn golden_task() -> Task {
         tags: vec![("region".into(), "eu".into())],
         facts: Some(RawJson::from(r#"{"vip":true}"#.to_owned())),
         verify: None,
+        guard: None,
         rule: None,
         on_end: None,
         callback_of: None,
@@ -183,6 +185,30 @@ pub fn clocked_task() -> Task {
     task
 }
 
+/// A task with all that belongs to guards: its own asks, and so does that of its first stage.
+pub fn guarded_task() -> Task {
+    let mut task = staged_task();
+    let spec = Arc::make_mut(&mut task.spec);
+    let Action::Http(http) = &spec.action else {
+        unreachable!("the golden task pushes");
+    };
+    let guard = Guard::Asks(Box::new(GuardQuestion {
+        http: http.clone(),
+        fire_if: Some("body.unpaid".to_owned()),
+        cancel_if: Some("body.paid".to_owned()),
+        extend_by: Some(DurationMs(600_000)),
+        on_no_answer: OnSilence::Hold,
+    }));
+    let stages = spec.stages.iter().flat_map(Stages::iter);
+    let mut stages: Vec<_> = stages.cloned().collect();
+    stages[0].guard = Some(guard);
+    spec.stages = Some(Stages::new(stages).expect("good stages"));
+    spec.guard = Some(Guard::If("!has(facts.paid)".to_owned()));
+    task.waiting_for = Some(WaitingFor::Guard);
+    task.unanswered = 3;
+    task
+}
+
 /// A task with something in every field that belongs to stages.
 pub fn staged_task() -> Task {
     let mut task = golden_task();
@@ -190,6 +216,7 @@ pub fn staged_task() -> Task {
         name: StageName::parse(name).expect("a good name"),
         starts,
         condition: Some("has(facts.vip)".to_owned()),
+        guard: None,
         action,
     };
     let stages = vec![
@@ -230,8 +257,9 @@ prop_compose! {
         is_escalated in any::<bool>(),
         (live, pause) in (option::of(a_live_attempt()), option::of(a_pause())),
         waiting_for in option::of(prop::sample::select(vec![
-            WaitingFor::Retry, WaitingFor::Snooze, WaitingFor::Poll, WaitingFor::Verify,
+            WaitingFor::Retry, WaitingFor::Snooze, WaitingFor::Poll, WaitingFor::Verify, WaitingFor::Guard,
         ])),
+        unanswered in any::<u32>(),
         dead_reason in option::of(a_dead_reason()),
         last_outcome in option::of(a_last_outcome()),
         (result, result_dropped, lateness_ms) in (option::of(some_json()), any::<bool>(), any::<Option<i64>>()),
@@ -250,7 +278,7 @@ prop_compose! {
             topic, key, spec: Arc::new(spec), state, generation,
             due, next: next.unwrap_or(due), waiting_since, first_due, created_at, updated_at, ended_at, expires,
             attempts, attempt: AttemptNumber(attempt), token: AttemptToken(token),
-            live, pause, waiting_for, dead_reason, last_outcome,
+            live, pause, waiting_for, unanswered, dead_reason, last_outcome,
             result, result_dropped, lateness_ms, thaw, requests, attempts_log, changes,
         }
     }
@@ -358,23 +386,27 @@ fn some_stages() -> impl Strategy<Value = Stages> {
         any::<bool>(),
         1..1_000_000_u64,
         option::of(text()),
+        option::of(a_guard()),
         option::of(an_action()),
     );
     vec(stage, 4..8).prop_map(|list| {
         let mut at_ms = 0;
         let stages = list.into_iter().enumerate();
-        let stages = stages.map(|(n, (is_from_creation, more_ms, condition, action))| {
-            at_ms += more_ms;
-            Stage {
-                name: StageName::parse(&format!("stage {n}")).expect("a good name"),
-                starts: match is_from_creation || n == 0 {
-                    true => Starts::After(DurationMs(at_ms)),
-                    false => Starts::AfterPrevious(DurationMs(more_ms)),
-                },
-                condition,
-                action,
-            }
-        });
+        let stages = stages.map(
+            |(n, (is_from_creation, more_ms, condition, guard, action))| {
+                at_ms += more_ms;
+                Stage {
+                    name: StageName::parse(&format!("stage {n}")).expect("a good name"),
+                    starts: match is_from_creation || n == 0 {
+                        true => Starts::After(DurationMs(at_ms)),
+                        false => Starts::AfterPrevious(DurationMs(more_ms)),
+                    },
+                    condition,
+                    guard,
+                    action,
+                }
+            },
+        );
         Stages::new(stages.collect()).expect("good stages")
     })
 }
@@ -496,6 +528,24 @@ fn a_verify() -> impl Strategy<Value = Verify> {
     )
 }
 
+fn a_guard() -> impl Strategy<Value = Guard> {
+    let on_no_answer = vec![OnSilence::Retry, OnSilence::Fire, OnSilence::Hold];
+    let on_no_answer = prop::sample::select(on_no_answer);
+    let conditions = (option::of(text()), option::of(text()), option::of(length()));
+    let question = (an_http_action(), conditions, on_no_answer).prop_map(
+        |(http, (fire_if, cancel_if, extend_by), on_no_answer)| {
+            Guard::Asks(Box::new(GuardQuestion {
+                http,
+                fire_if,
+                cancel_if,
+                extend_by,
+                on_no_answer,
+            }))
+        },
+    );
+    prop_oneof![text().prop_map(Guard::If), question]
+}
+
 const TASK_CLOCKS: [TaskClock; 4] = [
     TaskClock::Attempt,
     TaskClock::Heartbeat,
@@ -563,7 +613,7 @@ prop_compose! {
         max_lateness in option::of(length()),
         tags in pairs(),
         stages in option::of(some_stages()),
-        verify in option::of(a_verify()),
+        (verify, guard) in (option::of(a_verify()), option::of(a_guard())),
         rule in option::of(("[a-z]{1,9}", any::<u64>())),
         on_end in option::of((an_http_action(), option::of(a_retry_policy()))),
         callback_of in option::of(any::<u64>()),
@@ -581,7 +631,7 @@ prop_compose! {
         TaskSpec {
             action, stages, payload, retry,
             timeouts: Timeouts { attempt, grace, total, heartbeat, queue, then },
-            delivery, class, max_lateness, tags, facts, rule, verify: verify.map(Box::new),
+            delivery, class, max_lateness, tags, facts, rule, verify: verify.map(Box::new), guard,
             on_end: on_end.map(|(http, retry)| Box::new(OnEnd { http, retry })),
             callback_of: callback_of.map(|tail| TaskId::with_tail(Slot::of_hash(tail), WallMs(0), tail)),
         }

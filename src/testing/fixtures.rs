@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::clock::{DurationMs, MonoMs, Now, SteadyMs, WallMs};
 use crate::ids::{Slot, TaskId};
 use crate::task::clocks::{TaskClock, Then, Thens};
+use crate::task::guard::{Guard, GuardQuestion, OnSilence};
 use crate::task::model::Task;
 use crate::task::new_task::When;
 use crate::task::outcome::{Failure, Outcome};
@@ -139,6 +140,7 @@ impl TaskFixture {
             name: StageName::parse(name).expect("a good name"),
             starts,
             condition: condition.map(str::to_owned),
+            guard: None,
             action,
         });
         let stages = Stages::new(stages).expect("stages in order");
@@ -180,6 +182,33 @@ impl TaskFixture {
             on_no_answer,
         }));
         fixture
+    }
+
+    /// Which fires only if this is true of it when it is due.
+    pub fn guarded_if(self, condition: &str) -> Self {
+        self.guarded_by(Guard::If(condition.to_owned()))
+    }
+
+    /// With somebody on this machine who is asked before it fires, and may make it so much later.
+    pub fn guarded(self, extend_by: Option<DurationMs>, on_no_answer: OnSilence) -> Self {
+        self.guarded_by(asking(extend_by, on_no_answer))
+    }
+
+    /// With this guard.
+    pub fn guarded_by(mut self, guard: Guard) -> Self {
+        self.spec.guard = Some(guard);
+        self
+    }
+
+    /// With this guard for its last stage.
+    pub fn stage_guarded(mut self, guard: Guard) -> Self {
+        let stages = self.spec.stages.iter().flat_map(Stages::iter);
+        let mut stages: Vec<Stage> = stages.cloned().collect();
+        if let Some(last) = stages.last_mut() {
+            last.guard = Some(guard);
+        }
+        self.spec.stages = Some(Stages::new(stages).expect("stages in order"));
+        self
     }
 
     /// With somebody on this machine who is told how it has ended.
@@ -270,6 +299,24 @@ impl TaskFixture {
             "test",
         )
     }
+}
+
+/// A guard on this machine that is asked.
+pub fn asking(extend_by: Option<DurationMs>, on_no_answer: OnSilence) -> Guard {
+    Guard::Asks(Box::new(GuardQuestion {
+        http: HttpAction {
+            url: "http://127.0.0.1:9003/may-it".to_owned(),
+            method: "GET".to_owned(),
+            headers: Vec::new(),
+            expect_status: Vec::new(),
+            success_if: None,
+            complete_by: None,
+        },
+        fire_if: Some("body.fire".to_owned()),
+        cancel_if: Some("body.cancel".to_owned()),
+        extend_by,
+        on_no_answer,
+    }))
 }
 
 /// An attempt that did the work, without a result.

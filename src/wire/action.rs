@@ -124,8 +124,7 @@ pub(super) fn action(node: Node<'_, '_>) -> Option<Action> {
 
 fn poll(node: Node<'_, '_>) -> Option<Poll> {
     let body = node.object(&POLL)?;
-    // To ask is not to do something.
-    let http = body.required("http", |node| request(&node.object(&QUESTION)?, "GET"));
+    let http = body.required("http", question);
     let every = body.optional("every", |node| node.length(limits::POLL_EVERY_MS));
     let within = body.optional("for", |node| node.length(1..=limits::MAX_DELAY.0));
     let done_if = body.required("done_if", condition);
@@ -142,7 +141,7 @@ fn poll(node: Node<'_, '_>) -> Option<Poll> {
 /// Reads what is asked when nobody knows whether it was done.
 pub(super) fn verify(node: Node<'_, '_>) -> Option<Box<Verify>> {
     let body = node.object(&VERIFY)?;
-    let http = body.required("http", |node| request(&node.object(&QUESTION)?, "GET"));
+    let http = body.required("http", question);
     let done_if = body.required("done_if", condition);
     let failed_if = body.optional("failed_if", condition);
     let on_no_answer = body.optional("on_no_answer", |node| node.word(&ON_NO_ANSWER));
@@ -152,6 +151,11 @@ pub(super) fn verify(node: Node<'_, '_>) -> Option<Box<Verify>> {
         failed_if,
         on_no_answer: on_no_answer.unwrap_or_default(),
     }))
+}
+
+/// Reads a request that asks for something, which is not to do something.
+pub(super) fn question(node: Node<'_, '_>) -> Option<HttpAction> {
+    request(&node.object(&QUESTION)?, "GET")
 }
 
 /// Reads a request that tells something.
@@ -257,7 +261,7 @@ fn env_name_flaw(name: &str) -> Option<&'static str> {
 }
 
 /// An expression over an answer, as it was written.
-fn condition(node: Node<'_, '_>) -> Option<String> {
+pub(super) fn condition(node: Node<'_, '_>) -> Option<String> {
     expression(node, expr::ANSWER)
 }
 

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use crate::task::spec::{RawJson, TaskKey};
 use crate::task::{NewTask, When};
 use crate::wire::action::{ActionBody, VerifyBody};
+use crate::wire::before_fire::GuardBody;
 use crate::wire::clocks::TimeoutsBody;
 use crate::wire::decode::word_of;
 use crate::wire::on_end::OnEndBody;
@@ -35,6 +36,8 @@ pub struct CreateOut<'a> {
     stages: Option<Vec<StageBody<'a>>>,
     verify: Option<VerifyBody<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    guard: Option<GuardBody<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     on_end: Option<OnEndBody<'a>>,
     retry: Option<RetryBody<'a>>,
     timeouts: TimeoutsBody<'a>,
@@ -61,6 +64,7 @@ impl<'a> CreateOut<'a> {
             stages,
             payload,
             verify,
+            guard,
             on_end,
             retry,
             timeouts,
@@ -86,6 +90,7 @@ impl<'a> CreateOut<'a> {
             action: action.as_ref().map(ActionBody::from),
             stages: stages::shown(stages.as_ref()),
             verify: verify.as_deref().map(VerifyBody::from),
+            guard: guard.as_ref().map(GuardBody::from),
             on_end: on_end.as_deref().map(OnEndBody::from),
             retry: retry.as_ref().map(RetryBody::from),
             timeouts: TimeoutsBody::from(timeouts),
@@ -118,6 +123,7 @@ mod tests {
                 "on": {"http_4xx": "dead"}},
             "timeouts": {"attempt": "PT10S", "total": "PT2H", "queue": {"after": "PT5M", "then": {"escalate": {"pull": {}}}}},
             "verify": {"http": {"url": "http://127.0.0.1:9000/state"}, "done_if": "body.closed", "on_no_answer": "hold"},
+            "guard": {"http": {"url": "http://127.0.0.1:9000/paid"}, "fire_if": "!body.paid", "extend_by": "PT1M"},
             "on_end": {"http": {"url": "http://127.0.0.1:9000/ended"}, "retry": {"fixed": "PT5S"}},
             "delivery": "at_most_once", "class": "core", "on_existing": "keep_later",
             "max_lateness": "PT1M", "tags": {"region": "eu"}, "facts": {"vip": true}
@@ -126,7 +132,7 @@ mod tests {
             br#"{"topic": "t", "due_at": "2027-06-01T12:00:00.250Z", "action": {"none": {}},
             "retry": {"ladder": ["PT1S", "PT2S"], "max_attempts": 3}}"#;
         let staged =
-            br#"{"topic": "t", "stages": [{"name": "a", "after": "PT1H", "if": "key == null"},
+            br#"{"topic": "t", "stages": [{"name": "a", "after": "PT1H", "if": "key == null", "guard": {"if": "false"}},
             {"name": "b", "after_previous": "PT1S", "action": {"none": {}}}]}"#;
         let all = [
             NewTask::new(topic()),

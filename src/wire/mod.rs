@@ -35,6 +35,7 @@ pub mod action;
 pub mod amend;
 pub mod batch;
 pub mod batch_out;
+pub mod before_fire;
 pub mod calendar;
 pub mod clocks;
 pub mod completion;

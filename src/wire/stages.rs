@@ -5,16 +5,18 @@ use utoipa::ToSchema;
 
 use crate::limits;
 use crate::rule::expr::{self, Expr};
+use crate::task::guard::Guard;
 use crate::task::spec::{RawJson, StageName};
 use crate::task::stage::{Stage, Stages, StagesError, Starts};
 use crate::wire::action::{self, ActionBody};
+use crate::wire::before_fire::{self, GuardBody};
 use crate::wire::decode::{Node, Shape};
 use crate::wire::due::{self, InLimits};
 use crate::wire::time::Length;
 
 const STARTS: &[&str] = &["after", "after_previous"];
 const STAGE: Shape = Shape {
-    fields: &["name", "after", "after_previous", "if", "action"],
+    fields: &["name", "after", "after_previous", "if", "guard", "action"],
     not_built: &[],
 };
 
@@ -43,12 +45,14 @@ fn stage(node: Node<'_, '_>, earlier: &[Stage], limits: &InLimits) -> Option<Sta
             _ => Starts::AfterPrevious(length),
         })
     });
-    let condition = body.optional("if", condition);
+    let condition = body.optional("if", before_fire::condition);
+    let guard = body.optional("guard", before_fire::guard);
     let action = body.optional("action", action::action);
     let stage = Stage {
         name: name?,
         starts: starts?,
         condition,
+        guard,
         action,
     };
     match stage.may_follow(earlier) {
@@ -64,31 +68,27 @@ fn stage(node: Node<'_, '_>, earlier: &[Stage], limits: &InLimits) -> Option<Sta
     }
 }
 
-/// What must be true when a stage comes, as it was written.
-fn condition(node: Node<'_, '_>) -> Option<String> {
-    let source = action::expression(node, expr::TASK)?;
-    let cost = Expr::shared(&source, expr::TASK).map_or(0, |expr| expr.cost());
-    let max = limits::STAGE_CONDITION_COST_MAX;
-    if cost > max {
-        let detail = format!(
-            "may cost {cost} units at worst, at most {max} are allowed in a stage: compare fewer things"
-        );
-        return node.refuse("invalid_expression", detail);
-    }
-    Some(source)
-}
-
-/// Why these facts can't stand beside these stages: a condition could never read them.
-pub(super) fn facts_flaw(stages: &Stages, facts: Option<&RawJson>) -> Option<String> {
+/// Why these facts can't stand beside what a shard evaluates itself, stages and guards: a condition could never read them.
+pub(super) fn facts_flaw(
+    stages: Option<&Stages>,
+    guard: Option<&Guard>,
+    facts: Option<&RawJson>,
+) -> Option<String> {
     let is = facts?.0.len();
-    let reads = |condition: &String| {
-        Expr::shared(condition, expr::TASK).is_ok_and(|expr| expr.reads("facts"))
-    };
-    let mut conditions = stages.iter().filter_map(|stage| stage.condition.as_ref());
-    let is_too_long = is > limits::EXPR_INPUT_BYTES_MAX && conditions.any(reads);
+    let reads =
+        |condition: &str| Expr::shared(condition, expr::TASK).is_ok_and(|expr| expr.reads("facts"));
+    let of_stages = stages.into_iter().flat_map(Stages::iter);
+    let of_stages = of_stages.flat_map(|stage| {
+        let condition = stage.condition.as_ref();
+        condition
+            .into_iter()
+            .chain(stage.guard.as_ref().and_then(Guard::condition))
+    });
+    let mut conditions = of_stages.chain(guard.and_then(Guard::condition));
+    let is_too_long = is > limits::EXPR_INPUT_BYTES_MAX && conditions.any(|it| reads(it));
     is_too_long.then(|| {
         format!(
-            "is {is} bytes long, at most {} are allowed where the `if` of a stage reads them",
+            "is {is} bytes long, at most {} are allowed where the `if` of a stage or a guard reads them",
             limits::EXPR_INPUT_BYTES_MAX
         )
     })
@@ -120,6 +120,11 @@ pub struct StageBody<'a> {
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, max_length = 1024, example = "!has(facts.courier)")]
     condition: Option<&'a str>,
+    /// What decides whether it fires, and says no more than that of the stage. Default: the task's, else the topic's, which
+    /// decides for the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    guard: Option<GuardBody<'a>>,
     /// What is done then. Default: the task's action, else the topic's.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -137,6 +142,7 @@ impl<'a> From<&'a Stage> for StageBody<'a> {
             after,
             after_previous,
             condition: stage.condition.as_deref(),
+            guard: stage.guard.as_ref().map(GuardBody::from),
             action: stage.action.as_ref().map(Into::into),
         }
     }
@@ -161,7 +167,8 @@ mod tests {
         let json = json!([
             {"name": "dispatch", "after": "PT1H", "action": {"http": {"url": "http://127.0.0.1:9/x", "method": "POST",
                 "headers": {}, "expect_status": []}}},
-            {"name": "remind", "after_previous": "PT0S", "if": "!has(facts.courier) && key != ''"},
+            {"name": "remind", "after_previous": "PT0S", "if": "!has(facts.courier) && key != ''",
+                "guard": {"if": "tags.region == 'eu'"}},
             {"name": "cancel", "after": "PT2H", "action": {"none": {}}},
         ]);
         let stages = read(&json).unwrap();
@@ -214,7 +221,7 @@ mod tests {
             (
                 json!([{"name": "a", "after": "PT1H", "guard": {}}]),
                 "/0/guard",
-                "unknown_field",
+                "missing",
             ),
             (
                 json!([{"name": "a", "after": "PT1H", "if": "body.x"}]),

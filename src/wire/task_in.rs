@@ -10,6 +10,7 @@ use crate::task::spec::{Class, Delivery, RawJson};
 use crate::task::topic::OnExisting;
 use crate::task::{Action, NewTask, TaskKey, TopicName};
 use crate::wire::action::{self, ActionBody, VerifyBody};
+use crate::wire::before_fire::{self, GuardBody};
 use crate::wire::clocks::{self, TimeoutsBody};
 use crate::wire::decode::{Node, Object, Shape, decode_object};
 use crate::wire::due::{self, InLimits};
@@ -41,9 +42,10 @@ const CREATE: Shape = Shape {
         "tags",
         "facts",
         "verify",
+        "guard",
         "on_end",
     ],
-    not_built: &["guard"],
+    not_built: &[],
 };
 
 pub(super) const DELIVERY: [(&str, Delivery); 2] = [
@@ -92,6 +94,7 @@ fn of_body(body: &Object<'_, '_>, limits: &InLimits) -> Option<NewTask> {
     let tags = body.optional("tags", tags);
     let facts = body.optional("facts", facts);
     let verify = body.optional("verify", action::verify);
+    let guard = body.optional("guard", before_fire::guard);
     let on_end = body.optional("on_end", on_end::on_end);
     let topic = topic?;
     if let Some(field) = ["due_at", "delay"]
@@ -105,9 +108,7 @@ fn of_body(body: &Object<'_, '_>, limits: &InLimits) -> Option<NewTask> {
             "stands beside `stages`, which have times of their own",
         );
     }
-    if let Some(stages) = &stages
-        && let Some(flaw) = stages::facts_flaw(stages, facts.as_ref())
-    {
+    if let Some(flaw) = stages::facts_flaw(stages.as_ref(), guard.as_ref(), facts.as_ref()) {
         return body.refuse("facts", "too_long", flaw);
     }
     if action == Some(Action::None) && !has_time(body) {
@@ -133,6 +134,7 @@ fn of_body(body: &Object<'_, '_>, limits: &InLimits) -> Option<NewTask> {
         tags: tags.unwrap_or_default(),
         facts,
         verify,
+        guard,
         on_end,
     })
 }
@@ -244,6 +246,9 @@ pub struct CreateTask {
     /// Asked before it is tried again when nobody knows whether it was done.
     #[schema(value_type = Option<VerifyBody>)]
     pub verify: Option<VerifyBody<'static>>,
+    /// Decides, shortly before it fires, whether it does. Default: the topic's.
+    #[schema(value_type = Option<GuardBody>)]
+    pub guard: Option<GuardBody<'static>>,
     /// Told how it has ended. Default: the topic's.
     #[schema(value_type = Option<OnEndBody>)]
     pub on_end: Option<OnEndBody<'static>>,
@@ -461,9 +466,13 @@ mod tests {
                 "too_long",
             ),
             ("stages", json!([]), "/stages", "empty"),
-            ("guard", json!({}), "/guard", "not_supported"),
-            ("guard", json!({}), "/guard", "not_supported"),
             ("verify", json!([]), "/verify", "wrong_type"),
+            (
+                "guard",
+                json!({"if": "("}),
+                "/guard/if",
+                "invalid_expression",
+            ),
             ("on_end", json!({}), "/on_end/http", "missing"),
         ] {
             assert_eq!(
@@ -491,17 +500,6 @@ mod tests {
                 .len(),
             256 << 10
         );
-    }
-
-    #[test]
-    fn a_field_that_is_not_built_yet_says_so() {
-        let problem = with("guard", json!([])).unwrap_err();
-        assert_eq!(
-            (problem.status(), problem.code.name()),
-            (422, "not_supported")
-        );
-        assert_eq!(problem.detail, "`/guard` is not built yet in this version");
-        assert!(with("guard", json!(null)).is_ok(), "null asks for nothing");
     }
 
     #[test]

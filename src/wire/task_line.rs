@@ -33,6 +33,7 @@ use crate::task::model::{DeadReason, Due, Lane, PauseClock, State, WaitingFor};
 use crate::task::spec::{StageName, TaskKey, TaskSpec};
 use crate::task::stage::AtStage;
 use crate::wire::action::{ActionBody, VerifyBody};
+use crate::wire::before_fire::GuardBody;
 use crate::wire::clocks::TimeoutsBody;
 use crate::wire::decode::word_of;
 use crate::wire::on_end::OnEndBody;
@@ -76,6 +77,8 @@ struct TaskLine<'a> {
     pause: Option<PauseOut>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting_for: Option<&'static str>,
+    #[serde(skip_serializing_if = "is_zero")]
+    unanswered: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     dead_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,6 +117,8 @@ struct TaskLine<'a> {
     facts: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verify: Option<VerifyBody<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guard: Option<GuardBody<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     on_end: Option<OnEndBody<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -280,6 +285,7 @@ impl<'a> From<&'a Task> for TaskLine<'a> {
             live,
             pause,
             waiting_for,
+            unanswered,
             dead_reason,
             last_outcome,
             result,
@@ -302,6 +308,7 @@ impl<'a> From<&'a Task> for TaskLine<'a> {
             tags,
             facts,
             verify,
+            guard,
             rule,
             on_end,
             callback_of,
@@ -330,6 +337,7 @@ impl<'a> From<&'a Task> for TaskLine<'a> {
                 since_ms: pause.since.0,
             }),
             waiting_for: waiting_for.map(WaitingFor::name),
+            unanswered: *unanswered,
             dead_reason: dead_reason.map(DeadReason::name),
             last_outcome: last_outcome.as_ref().map(|last| LastOut {
                 outcome: last.outcome,
@@ -360,6 +368,7 @@ impl<'a> From<&'a Task> for TaskLine<'a> {
             tags: Map(tags, String::as_str),
             facts: embedded(facts.as_ref()),
             verify: verify.as_deref().map(VerifyBody::from),
+            guard: guard.as_ref().map(GuardBody::from),
             on_end: on_end.as_deref().map(OnEndBody::from),
             callback_of: callback_of.map(|task| task.uuid()),
             rule: rule.as_ref().map(RuleRefOut::from),

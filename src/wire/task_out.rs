@@ -23,6 +23,7 @@ use crate::task::spec::{RawJson, RuleRef, StageName, TaskKey};
 use crate::task::{State, Task};
 use crate::wheel::minute_label;
 use crate::wire::action::{ActionBody, VerifyBody};
+use crate::wire::before_fire::GuardBody;
 use crate::wire::clocks::TimeoutsBody;
 use crate::wire::decode::word_of;
 use crate::wire::on_end::{CallbackOut, OnEndBody};
@@ -113,6 +114,7 @@ pub struct TaskOut<'a> {
     #[schema(value_type = Option<String>)]
     stage: Option<&'a str>,
     /// While retrying: `retry`, `snooze`, `poll` between two questions; `verify` while it is asked whether it was done.
+    /// `guard` until the question of its guard is answered.
     #[schema(value_type = Option<String>)]
     waiting_for: Option<&'static str>,
     /// What keeps a due task from starting, such as `topic_paused`.
@@ -170,6 +172,10 @@ pub struct TaskOut<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     verify: Option<VerifyBody<'a>>,
+    /// Decides, shortly before it fires, whether it does; left out when nothing does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    guard: Option<GuardBody<'a>>,
     /// Told how it has ended; left out when nobody is told.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
@@ -221,7 +227,7 @@ impl<'a> From<&'a TaskView> for TaskOut<'a> {
             key: task.key.as_ref().map(TaskKey::as_str),
             state: task.state.name(),
             due_at: Time(task.due.at),
-            next_attempt_at: waits.then_some(Time(task.next.at)),
+            next_attempt_at: waits.then(|| Time(task.fires_next().at)),
             remaining_ms: view.remaining_ms,
             generation: task.generation,
             attempts: task.attempts,
@@ -249,6 +255,7 @@ impl<'a> From<&'a TaskView> for TaskOut<'a> {
             tags: Map(&spec.tags, String::as_str),
             facts: embedded(spec.facts.as_ref()),
             verify: spec.verify.as_deref().map(VerifyBody::from),
+            guard: spec.guard.as_ref().map(GuardBody::from),
             on_end: spec.on_end.as_deref().map(OnEndBody::from),
             callback: view.callback.as_deref().map(CallbackOut::from),
             callback_of: spec.callback_of.map(TaskId::uuid),
@@ -376,8 +383,8 @@ impl<'a> From<&'a Task> for AttemptsOut<'a> {
             outcome: Some(record.outcome),
             error: record.error.as_ref().map(ErrorOut::from),
         });
-        // The question whether it was done is no attempt.
-        let live = task.live.as_ref().filter(|_| !task.verifies());
+        // A question about it is no attempt.
+        let live = task.live.as_ref().filter(|_| !task.is_asked_about());
         let live = live.map(|live| AttemptOut {
             attempt: task.attempt.0,
             token: task.token.0,

@@ -12,6 +12,7 @@ use crate::task::spec::ResourceName;
 use crate::task::topic::{Topic, TopicPause, TopicSettings};
 use crate::task::transition::Retention;
 use crate::wire::action::{self, ActionBody, VerifyBody};
+use crate::wire::before_fire::{self, GuardBody};
 use crate::wire::clocks::{self, TimeoutsBody};
 use crate::wire::decode::{Node, Shape, decode, word_of};
 use crate::wire::due::InLimits;
@@ -32,6 +33,7 @@ const TOPIC: Shape = Shape {
         "class",
         "delivery",
         "verify",
+        "guard",
         "retention",
         "late_answers",
         "on_existing",
@@ -64,6 +66,7 @@ pub fn settings(bytes: &[u8], limits: &InLimits) -> Result<TopicSettings, Proble
             class: body.optional("class", |node| node.word(&CLASS)),
             delivery: body.optional("delivery", |node| node.word(&DELIVERY)),
             verify: body.optional("verify", action::verify),
+            guard: body.optional("guard", before_fire::guard),
             on_existing: body.optional("on_existing", |node| node.word(&ON_EXISTING)),
             retention: body.optional("retention", retention).unwrap_or_default(),
             late_answers: body
@@ -110,6 +113,9 @@ pub struct PutTopic {
     /// Asked before a task is tried again when nobody knows whether it was done.
     #[schema(value_type = Option<VerifyBody>)]
     pub verify: Option<VerifyBody<'static>>,
+    /// Decides, shortly before a task fires, whether it does.
+    #[schema(value_type = Option<GuardBody>)]
+    pub guard: Option<GuardBody<'static>>,
     /// How long ended tasks are kept.
     pub retention: Option<RetentionBody>,
     /// What becomes of answers that come too late: `refuse` (default), `accept_if_unfinished`, or
@@ -155,6 +161,8 @@ pub struct TopicOut<'a> {
     class: Option<&'static str>,
     #[schema(value_type = Option<String>)]
     delivery: Option<&'static str>,
+    verify: Option<VerifyBody<'a>>,
+    guard: Option<GuardBody<'a>>,
     #[schema(value_type = Option<serde_json::Value>)]
     limits: Option<()>,
     retention: RetentionBody,
@@ -202,6 +210,8 @@ impl<'a> TopicOut<'a> {
             delivery: settings
                 .delivery
                 .map(|delivery| word_of(&DELIVERY, &delivery)),
+            verify: settings.verify.as_deref().map(VerifyBody::from),
+            guard: settings.guard.as_ref().map(GuardBody::from),
             limits: None,
             retention: RetentionBody {
                 succeeded: Length(settings.retention.succeeded),
@@ -246,7 +256,7 @@ mod tests {
             "timeouts": {"attempt": "PT10S", "grace": null, "total": null},
             "class": "core", "delivery": "at_most_once", "on_existing": "extend", "late_answers": "refuse",
             "retention": {"succeeded": "PT1S", "cancelled": "P7D", "dead": "P30D"},
-            "rule": null, "limits": null,
+            "rule": null, "limits": null, "verify": null, "guard": null,
             "on_end": {"http": {"url": "http://a/ended", "method": "POST", "headers": {}, "expect_status": []}},
         });
         let settings = settings(body.to_string().as_bytes(), &WIDE).unwrap();

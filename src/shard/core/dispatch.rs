@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::clock::{DurationMs, MonoMs, Now, SteadyMs};
 use crate::executor::{Door, Doors};
 use crate::ids::TaskId;
+use crate::limits::GUARD_TIME_MAX;
 use crate::shard::core::{Armed, Effect, Launch, REPORT_MARGIN, ShardCore};
 use crate::shard::index::Row;
 use crate::shard::place::{ARM_AHEAD, Alarm, AlarmClock, Place, Setting, alarms_of};
@@ -139,11 +140,15 @@ impl ShardCore {
         {
             return self.go_on(id, now);
         }
+        if !frozen && self.is_barred(id, held, now) {
+            return self.go_on(id, now);
+        }
         match task.action() {
-            Action::Pull if !task.verifies() => self.stand(id, Place::Ready, now),
-            Action::CompleteOnly => self.stand(id, Place::Awaiting, now),
+            _ if held && task.is_asked_about() => self.stand(id, Place::Held, now),
+            Action::Pull if !task.is_asked_about() => self.stand(id, Place::Ready, now),
+            Action::CompleteOnly if !task.is_asked_about() => self.stand(id, Place::Awaiting, now),
             _ if held => self.stand(id, Place::Held, now),
-            Action::None => self.dispatch(id, now),
+            Action::None if !task.is_asked_about() => self.dispatch(id, now),
             // Whoever waits for a slot already goes first.
             _ if self.slots.of(Track::of(&task)).nobody_waits() && self.has_room_for(id) => {
                 self.dispatch(id, now);
@@ -437,6 +442,7 @@ impl ShardCore {
         let task = &self.table.awake(armed.task)?.task;
         let attempt = task.attempt_limit();
         let time_left = match task.total_until() {
+            _ if task.asks_guard() => GUARD_TIME_MAX,
             _ if task.asks_last() || task.verifies() => attempt.min(LAST_QUESTION_MAX),
             // Its time goes on until it is asked for the last time.
             Some(until) if task.action().poll().is_none() => attempt.min(until.since(now.steady)),
@@ -455,7 +461,7 @@ impl ShardCore {
             due_at: task.due.at,
             time_left,
             spec: Arc::clone(&task.spec),
-            verifies: task.verifies(),
+            question: task.question(),
         })
     }
 
@@ -503,7 +509,7 @@ impl ShardCore {
 fn shut_door(doors: Option<&dyn Doors>, task: &Task) -> Option<Door> {
     let doors = doors?;
     let door = match task.action() {
-        _ if task.verifies() => Door::Pushes,
+        _ if task.is_asked_about() => Door::Pushes,
         Action::Handler { name } => Door::Handler(name.clone()),
         Action::Http(_) | Action::Poll(_) => Door::Pushes,
         _ => return None,
@@ -514,7 +520,11 @@ fn shut_door(doors: Option<&dyn Doors>, task: &Task) -> Option<Door> {
 /// So long after its start an attempt without an answer counts as lost.
 pub fn report_time(task: &Task) -> DurationMs {
     let grace = task.spec.timeouts.grace;
-    let parts = [task.attempt_limit(), grace, REPORT_MARGIN];
+    let limit = match task.asks_guard() {
+        true => GUARD_TIME_MAX,
+        false => task.attempt_limit(),
+    };
+    let parts = [limit, grace, REPORT_MARGIN];
     DurationMs(
         parts
             .iter()

@@ -8,6 +8,7 @@ use crate::limits::ARM_AHEAD;
 use crate::rule::expr::{self, Expr, Fault};
 use crate::shard::core::ShardCore;
 use crate::task::event::Event;
+use crate::task::guard::Guard;
 use crate::task::history::ErrorNote;
 use crate::task::model::{State, Task};
 use crate::task::spec::TaskKey;
@@ -15,7 +16,7 @@ use crate::task::stage::Stage;
 
 /// So much cost of conditions counts as a byte that a step writes: of the most costly ones 64 fit in a step, which takes
 /// 200 ms at worst, and of usual ones hundreds.
-const COST_PER_BYTE: usize = 8;
+pub(super) const COST_PER_BYTE: usize = 8;
 
 impl ShardCore {
     /// Lets a later stage of a task take over if its time has come, or passes over it if its condition is not true.
@@ -33,8 +34,10 @@ impl ShardCore {
     /// Passes over the stage of a task that has come, if its condition is not true. Whether it did.
     pub(super) fn pass_over(&mut self, id: TaskId, now: Now) -> bool {
         let task = self.table.wake(id).map(|entry| &*entry.task);
-        // What was tried already had come before that.
-        let task = task.filter(|task| task.state == State::Pending && task.attempts == 0);
+        // What was tried already had come before that; while its guard is asked its time is still to come.
+        let task = task.filter(|task| {
+            task.state == State::Pending && task.attempts == 0 && !task.asks_guard()
+        });
         let place = task.and_then(Task::stage_place);
         place.is_some_and(|place| self.let_come(id, place, None, now))
     }
@@ -64,11 +67,21 @@ impl ShardCore {
     }
 }
 
-/// Whether a stage of a task is to run, and what it may have cost to know.
+/// Whether a stage of a task is to run, and what it may have cost to know: its condition, and that of its guard.
 fn condition_holds(stage: &Stage, task: &Task, now: Now) -> (Result<bool, Fault>, usize) {
-    let Some(condition) = &stage.condition else {
-        return (Ok(true), 0);
-    };
+    let guard = stage.guard.as_ref().and_then(Guard::condition);
+    let conditions = stage.condition.iter().chain(guard);
+    conditions.fold((Ok(true), 0), |(so_far, cost), condition| match so_far {
+        Ok(true) => {
+            let (holds, more) = holds(condition, task, now);
+            (holds, cost + more)
+        }
+        so_far => (so_far, cost),
+    })
+}
+
+/// Whether a condition is true of a task, and what it may have cost to know.
+pub(super) fn holds(condition: &str, task: &Task, now: Now) -> (Result<bool, Fault>, usize) {
     match Expr::shared(condition, expr::TASK) {
         Ok(expr) => (expr.holds(|name| Ok(input(name, task, now))), expr.cost()),
         // It was checked when the task was created, or imported.

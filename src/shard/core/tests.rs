@@ -3,7 +3,7 @@
 //! - `shell`: the world around the core; it takes steps as the actor does, may die between any two, and checks
 //!   at each that nothing starts early, twice or uncommitted;
 //! - `sound`: what holds of a core after every step, whatever happened;
-//! - `due`, `stages`, `topics`, `workers`, `task_clocks`, `polls`, `keys`, `notes`, `late`, `callbacks`, `clocks`, `lists`:
+//! - `due`, `guards`, `stages`, `topics`, `workers`, `task_clocks`, `polls`, `keys`, `notes`, `late`, `callbacks`, `clocks`, `lists`:
 //!   what it does, as sentences;
 //! - `crash`, `simulation`: the same through deaths at every point, and through random lives;
 //! - `races`: several ends at one instant, ten thousand times over;
@@ -19,6 +19,7 @@ mod clocks;
 mod crash;
 mod doors;
 mod due;
+mod guards;
 mod keys;
 mod late;
 mod lists;

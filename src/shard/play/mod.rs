@@ -8,7 +8,7 @@
 //!
 //! Nothing is decided here: due times, retries, stages, slots and pauses are those of [`ShardCore`], by the same code and
 //! in the same number of shards as in the service. What is left out is the world: no record is stored, nothing is sent,
-//! each attempt ends as [`Assumptions`] say, and time jumps from one alarm to the next. So a play is the same each time
+//! each attempt ends as [`Assumptions`] say, guards let everything fire, and time jumps from one alarm to the next. So a play is the same each time
 //! for the same tasks, book, beginning and seed.
 //!
 //! It costs a few microseconds a change, and about 1 KiB of memory for a task that waits.
@@ -26,14 +26,14 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::clock::{DurationMs, Now};
 use crate::ids::{AttemptToken, Slot, SlotMap, TaskId};
 use crate::shard::attempts::Running;
-use crate::shard::core::{CoreOptions, Effect, Launch, ShardCore};
+use crate::shard::core::{CoreOptions, Effect, ShardCore};
 use crate::shard::messages::{FinishAttempt, LeaseTasks, Question};
 use crate::store::codec::{Change, encode_task};
 use crate::store::{RecordKey, StoreError, Stored};
 use crate::task::event::Event;
-use crate::task::model::{State, Task};
+use crate::task::model::{State, Task, WaitingFor};
 use crate::task::outcome::{Failure, Outcome};
-use crate::task::spec::TopicName;
+use crate::task::spec::{Action, TopicName};
 use crate::task::topic::TopicBook;
 
 pub use ask::{Assumption, Assumptions, Ends, Until, WhatIf};
@@ -147,7 +147,7 @@ impl Play {
             let task = &view.task;
             if task.state == State::Running {
                 self.tally.note_running();
-                let asks = task.verifies() || task.action().poll().is_some();
+                let asks = asks(task.question(), task.action());
                 let limit = task.spec.timeouts.attempt;
                 let is_leased = task.live.as_ref().is_some_and(|live| live.lease.is_some());
                 let limit = (!is_leased).then_some(limit);
@@ -232,7 +232,7 @@ impl Play {
 
     fn launch(&mut self, shard: usize, now: Now) {
         for launch in self.cores[shard].launch(now) {
-            let asks = launch.verifies || is_poll(&launch);
+            let asks = asks(launch.question, launch.spec.action_at(launch.stage));
             let (topic, limit) = (&launch.topic, Some(launch.time_left));
             self.begin(launch.task, launch.token, topic, asks, limit);
         }
@@ -253,7 +253,7 @@ impl Play {
             worker: "what-if".to_owned(),
         };
         for lease in question.put(&mut self.cores[shard], now) {
-            self.begin(lease.view.task.id, lease.token, topic, false, None);
+            self.begin(lease.view.task.id, lease.token, topic, None, None);
         }
     }
 
@@ -263,11 +263,17 @@ impl Play {
         task: TaskId,
         token: AttemptToken,
         topic: &TopicName,
-        asks: bool,
+        asks: Option<WaitingFor>,
         limit: Option<DurationMs>,
     ) {
         let assumed = self.assume.of(topic);
-        let ends = match chance(self.seed, task, token) < assumed.share {
+        // Guards let everything fire, at once.
+        let is_guard = asks == Some(WaitingFor::Guard);
+        let takes = match is_guard {
+            true => DurationMs(0),
+            false => assumed.takes,
+        };
+        let ends = match !is_guard && chance(self.seed, task, token) < assumed.share {
             true => assumed.ends,
             false => Ends::Succeed,
         };
@@ -276,7 +282,7 @@ impl Play {
                 result: None,
                 result_dropped: false,
             },
-            Ends::Fail if asks => Outcome::NotYet {
+            Ends::Fail if asks.is_some() => Outcome::NotYet {
                 answer: String::new(),
             },
             Ends::Fail => Outcome::Failed(Failure {
@@ -289,12 +295,10 @@ impl Play {
             Ends::TimeOut => Outcome::TimedOut,
         };
         let (takes, outcome) = match limit {
-            Some(limit) if ends == Ends::TimeOut || assumed.takes >= limit => {
-                (limit, Outcome::TimedOut)
-            }
+            Some(limit) if ends == Ends::TimeOut || takes >= limit => (limit, Outcome::TimedOut),
             // The lease ends by itself.
             None if ends == Ends::TimeOut => return,
-            _ => (assumed.takes, outcome),
+            _ => (takes, outcome),
         };
         let takes_ms = i64::try_from(takes.0).unwrap_or(i64::MAX);
         let ends_ms = self.passed_ms.saturating_add(takes_ms);
@@ -327,8 +331,9 @@ impl Play {
     }
 }
 
-fn is_poll(launch: &Launch) -> bool {
-    launch.spec.action_at(launch.stage).poll().is_some()
+/// What is asked, if it is a question and no work.
+fn asks(question: Option<WaitingFor>, action: &Action) -> Option<WaitingFor> {
+    question.or(action.poll().map(|_| WaitingFor::Poll))
 }
 
 /// From 0 to 1, always the same for the same attempt.

@@ -266,7 +266,7 @@ impl Tally {
         if happened.verb == "due" && to.state == State::Dispatched {
             // Once it has started, nothing tells a question of a poll from its first.
             match from.waiting_for {
-                Some(asks @ (WaitingFor::Poll | WaitingFor::Verify)) => {
+                Some(asks @ (WaitingFor::Poll | WaitingFor::Verify | WaitingFor::Guard)) => {
                     self.asking.insert(happened.task, asks)
                 }
                 _ => self.asking.remove(&happened.task),
@@ -406,6 +406,10 @@ fn end_of(happened: &Happened) -> Option<(What, Option<String>)> {
     match happened.verb {
         _ if is_over => Some((What::Expire, None)),
         "cancel" if becomes(State::Cancelled) => Some((What::Skip, happened.why.clone())),
+        "bar" if becomes(State::Cancelled) => {
+            let why = "the condition of its guard is not true";
+            Some((What::Skip, Some(why.to_owned())))
+        }
         "pass over a stage" => {
             let why = "its condition is not true, or has no value";
             Some((What::Skip, Some(why.to_owned())))

@@ -22,6 +22,7 @@ use crate::ids::{AttemptNumber, AttemptToken, TaskId};
 use crate::store::chunk::{ChunkId, Mask};
 use crate::store::{KeptAnswer, Tombstone};
 use crate::task::clocks::{ClockSet, TaskClock, Then, Thens};
+use crate::task::guard::{Guard, GuardQuestion, OnSilence};
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
 use crate::task::late::{LateAnswer, Treatment};
 use crate::task::model::{
@@ -100,11 +101,12 @@ macro_rules! mirrors {
 mirrors! {
     StateV1 of State { Pending, Dispatched, Running, Retrying, Paused, Succeeded, Dead, Cancelled }
     LaneV1 of Lane { Wall, Steady }
-    WaitingForV1 of WaitingFor { Retry, Snooze, Poll, Verify }
+    WaitingForV1 of WaitingFor { Retry, Snooze, Poll, Verify, Guard }
     DeadReasonV1 of DeadReason { AttemptsUsedUp, LeaseExpired, TotalTime, Refused, OutcomeUnknown, TimedOut }
     PauseClockV1 of PauseClock { Keep, Freeze }
     OnFailureV1 of OnFailure { Retry, Dead, Park }
     OnNoAnswerV1 of OnNoAnswer { Retry, Hold, Dead }
+    OnSilenceV1 of OnSilence { Retry, Fire, Hold }
     DeliveryV1 of Delivery { AtLeastOnce, AtMostOnce }
     ClassV1 of Class { Core, Normal, Bulk }
     TaskClockV1 of TaskClock { Queue, Attempt, Heartbeat, Total }
@@ -340,6 +342,23 @@ enum ActionV1<'a> {
         action: Box<ActionV1<'a>>,
         clocks: ClocksV1<'a>,
     },
+    /// Another action, and what decides whether the task fires: here for the same reason.
+    Guarded {
+        action: Box<ActionV1<'a>>,
+        guard: GuardV1<'a>,
+    },
+}
+
+#[derive(Encode, BorrowDecode)]
+enum GuardV1<'a> {
+    If(&'a str),
+    Asks {
+        http: HttpV1<'a>,
+        fire_if: Option<&'a str>,
+        cancel_if: Option<&'a str>,
+        extend_by_ms: Option<u64>,
+        on_no_answer: OnSilenceV1,
+    },
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -422,6 +441,10 @@ enum PartV1<'a> {
         alerted: u8,
         lost_leases: u32,
     },
+    /// Questions of the guard in a row that nobody answered.
+    Unanswered(u32),
+    /// The guards that stages have of their own, by their places.
+    StageGuards(Vec<(u8, GuardV1<'a>)>),
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -609,6 +632,7 @@ impl<'a> TaskRecordV1<'a> {
             alerted: _,
             lost_leases: _,
             checkpoint: _,
+            unanswered: _,
             in_line: _,
             attempts,
             attempt,
@@ -700,7 +724,14 @@ impl<'a> TaskRecordV3<'a> {
             alerted,
             lost_leases,
         });
-        let parts: Vec<_> = [checkpoint, escalated, clocks]
+        let unanswered = task.unanswered;
+        let unanswered = (unanswered != 0).then_some(PartV1::Unanswered(unanswered));
+        let stages = (0..).zip(task.spec.stages.iter().flat_map(Stages::iter));
+        let guards: Vec<_> = stages
+            .filter_map(|(place, stage)| Some((place, stage.guard.as_ref()?.into())))
+            .collect();
+        let guards = (!guards.is_empty()).then_some(PartV1::StageGuards(guards));
+        let parts: Vec<_> = [checkpoint, escalated, clocks, unanswered, guards]
             .into_iter()
             .flatten()
             .collect();
@@ -717,6 +748,8 @@ impl<'a> From<&'a Stage> for StageV1<'a> {
             name,
             starts,
             condition,
+            // In version 3 of the task's record.
+            guard: _,
             action,
         }: &'a Stage,
     ) -> Self {
@@ -874,11 +907,18 @@ impl<'a> From<&'a TaskSpec> for SpecV1<'a> {
             tags,
             facts,
             verify,
+            guard,
             rule,
             on_end,
             callback_of,
         } = spec;
         let mut action = ActionV1::from(action);
+        if let Some(guard) = guard {
+            action = ActionV1::Guarded {
+                action: Box::new(action),
+                guard: guard.into(),
+            };
+        }
         if let Some(verify) = verify {
             action = ActionV1::Verified {
                 action: Box::new(action),
@@ -1024,6 +1064,29 @@ impl<'a> From<&'a Poll> for ActionV1<'a> {
             within_ms: within.map(|length| length.0),
             done_if,
             failed_if: failed_if.as_deref(),
+        }
+    }
+}
+
+impl<'a> From<&'a Guard> for GuardV1<'a> {
+    fn from(guard: &'a Guard) -> Self {
+        let question = match guard {
+            Guard::If(condition) => return Self::If(condition),
+            Guard::Asks(question) => &**question,
+        };
+        let GuardQuestion {
+            http,
+            fire_if,
+            cancel_if,
+            extend_by,
+            on_no_answer,
+        } = question;
+        Self::Asks {
+            http: http.into(),
+            fire_if: fire_if.as_deref(),
+            cancel_if: cancel_if.as_deref(),
+            extend_by_ms: extend_by.map(|length| length.0),
+            on_no_answer: (*on_no_answer).into(),
         }
     }
 }
@@ -1285,6 +1348,7 @@ impl TaskRecordV1<'_> {
             live: self.live.map(Into::into),
             pause: self.pause.map(Into::into),
             waiting_for: self.waiting_for.map(Into::into),
+            unanswered: 0,
             dead_reason: self.dead_reason.map(Into::into),
             last_outcome: self.last_outcome.map(TryInto::try_into).transpose()?,
             result: self.result.map(json),
@@ -1319,6 +1383,7 @@ impl TaskRecordV2<'_> {
                         }
                     },
                     condition: stage.condition.map(str::to_owned),
+                    guard: None,
                     action: stage.action.map(Into::into),
                 })
             });
@@ -1348,6 +1413,19 @@ impl TaskRecordV3<'_> {
                 } => {
                     task.alerted = ClockSet(alerted);
                     task.lost_leases = lost_leases;
+                }
+                PartV1::Unanswered(count) => task.unanswered = count,
+                PartV1::StageGuards(guards) => {
+                    let spec = Arc::make_mut(&mut task.spec);
+                    let stages = spec.stages.iter().flat_map(Stages::iter);
+                    let mut stages: Vec<_> = stages.cloned().collect();
+                    for (place, guard) in guards {
+                        if let Some(stage) = stages.get_mut(usize::from(place)) {
+                            stage.guard = Some(guard.into());
+                        }
+                    }
+                    let flaw = |flaw| Damaged::new(format!("stored stages: {flaw}"));
+                    spec.stages = Some(Stages::new(stages).map_err(flaw)?);
                 }
             }
         }
@@ -1453,7 +1531,7 @@ impl From<ChangeV1<'_>> for Change {
 impl From<SpecV1<'_>> for TaskSpec {
     fn from(spec: SpecV1<'_>) -> Self {
         let (mut verify, mut rule, mut on_end, mut callback_of) = (None, None, None, None);
-        let mut clocks = None;
+        let (mut clocks, mut guard) = (None, None);
         let mut action = spec.action;
         // What stands around the action, from the outermost in.
         let action = loop {
@@ -1485,6 +1563,10 @@ impl From<SpecV1<'_>> for TaskSpec {
                     clocks = Some(of);
                     *action
                 }
+                ActionV1::Guarded { action, guard: by } => {
+                    guard = Some(by.into());
+                    *action
+                }
                 ActionV1::Verified { action, verify: by } => {
                     verify = Some(Box::new(by.into()));
                     *action
@@ -1511,6 +1593,7 @@ impl From<SpecV1<'_>> for TaskSpec {
         }
         Self {
             verify,
+            guard,
             on_end,
             callback_of,
             action: action.into(),
@@ -1595,6 +1678,7 @@ impl From<ActionV1<'_>> for Action {
             })),
             ActionV1::CompleteOnly => Self::CompleteOnly,
             ActionV1::Verified { action, .. }
+            | ActionV1::Guarded { action, .. }
             | ActionV1::ByRule { action, .. }
             | ActionV1::WithEnd { action, .. }
             | ActionV1::CallbackOf { action, .. }
@@ -1615,6 +1699,27 @@ impl From<ActionV1<'_>> for Action {
                 cwd: cwd.map(str::to_owned),
             }),
             ActionV1::None => Self::None,
+        }
+    }
+}
+
+impl From<GuardV1<'_>> for Guard {
+    fn from(guard: GuardV1<'_>) -> Self {
+        match guard {
+            GuardV1::If(condition) => Self::If(condition.to_owned()),
+            GuardV1::Asks {
+                http,
+                fire_if,
+                cancel_if,
+                extend_by_ms,
+                on_no_answer,
+            } => Self::Asks(Box::new(GuardQuestion {
+                http: http.into(),
+                fire_if: fire_if.map(str::to_owned),
+                cancel_if: cancel_if.map(str::to_owned),
+                extend_by: extend_by_ms.map(DurationMs),
+                on_no_answer: on_no_answer.into(),
+            })),
         }
     }
 }

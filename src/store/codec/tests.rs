@@ -9,8 +9,8 @@ use crate::task::late::Treatment;
 use crate::task::model::State;
 use crate::task::spec::{Action, OnEnd, RawJson, TaskSpec};
 use crate::testing::arbitrary::{
-    a_late_answer, a_task, a_tombstone, an_answer, clocked_task, golden_task, plain_task,
-    staged_task,
+    a_late_answer, a_task, a_tombstone, an_answer, clocked_task, golden_task, guarded_task,
+    plain_task, staged_task,
 };
 
 fn value_of(task: &Task) -> Vec<u8> {
@@ -98,6 +98,9 @@ fn the_bytes_of_a_task_are_what_they_always_were() {
     let task = clocked_task();
     assert_eq!(hex(&value_of(&task)), GOLDEN_WITH_CLOCKS);
     assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
+    let task = guarded_task();
+    assert_eq!(hex(&value_of(&task)), GOLDEN_WITH_GUARDS);
+    assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
     let mut task = plain_task(1);
     let spec = Arc::make_mut(&mut task.spec);
     let Action::Http(http) = &mut spec.action else {
@@ -121,6 +124,25 @@ fn the_bytes_of_a_task_are_what_they_always_were() {
     assert_eq!(hex(&value_of(&task)), GOLDEN_WITH_CALLBACK);
     assert_eq!(decode_task(task.id, &value_of(&task)).unwrap(), task);
 }
+
+const GOLDEN_WITH_GUARDS: &str = concat!(
+    "03a4dbecdcfdd43e19544403000001fdd43e19544403000001fd5096e2534403000000fd5096e2",
+    "53440300000c6f726465722e756e70616964010e6f726465722d30303030303034320e00196874",
+    "7470733a2f2f6578616d706c652e6f72672f636c6f7365035055540106782d73686f70016102c8",
+    "fb94010010216861732866616374732e7061696429010f7b226f726465725f6964223a34327d02",
+    "fbe8030000000000000040fb60ea000000000000d03f050108687474705f34787801fb1027fbd0",
+    "0701fc00dd6d00010001fb60ea0106726567696f6e026575010c7b22766970223a747275657d06",
+    "02011201fde853e25344030000fd5450e25344030000fd5450e2534403000001fd209ee2534403",
+    "000001fd202ee088450300000103fb2c010101fd5296e253440300000102773101fb307501010e",
+    "0104010401070108687474705f353033046275737901025b5d0101010401fd0807060504030201",
+    "0103fb2c010200fd209ee253440300000000010108687474705f35303304627573790101fd5450",
+    "e25344030000000003617069076372656174656401030864697370617463680005010e68617328",
+    "66616374732e7669702901010672656d696e640100010e6861732866616374732e766970290006",
+    "63616e63656c00fc70110100010e6861732866616374732e766970290103010104010001fdca3e",
+    "19544403000001fdca3e1954440300000101086469737061746368020303040100011968747470",
+    "733a2f2f6578616d706c652e6f72672f636c6f7365035055540106782d73686f70016102c8fb94",
+    "0100010b626f64792e756e706169640109626f64792e7061696401fcc027090002",
+);
 
 const GOLDEN_WITH_CALLBACK: &str = concat!(
     "0161c8e4effd823e19544403000001fd823e195444030000000c6f726465722e756e7061696401",

@@ -78,7 +78,7 @@ fn end_of_queue(task: &mut Task, ctx: &Context<'_>) {
 pub(super) fn end_of_total(task: &mut Task, ctx: &Context<'_>) {
     match task.then(TaskClock::Total) {
         // Of one that is in doubt nobody knows enough to try it again.
-        Some(Then::Retry) if !task.verifies() => {
+        Some(Then::Retry) if !task.is_asked_about() => {
             task.first_due = None;
             count_untaken(task, DeadReason::TotalTime.name(), ctx);
             try_again(

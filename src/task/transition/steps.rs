@@ -13,7 +13,7 @@ use crate::task::outcome::{Failure, Outcome};
 use crate::task::retry::DELAY_MAX;
 use crate::task::spec::{Delivery, RawJson};
 use crate::task::transition::clocks::{end_of_total, escalate};
-use crate::task::transition::{Context, HANDED_BACK_WAIT, verify};
+use crate::task::transition::{Context, HANDED_BACK_WAIT, guard, verify};
 
 /// The token must be that of the attempt that is out.
 pub(super) fn check_token(task: &Task, given: AttemptToken) -> Result<(), Refusal> {
@@ -55,7 +55,7 @@ pub(super) fn take_attempt(
     report_by: MonoMs,
 ) {
     task.token.0 += 1;
-    if !task.verifies() {
+    if !task.is_asked_about() {
         task.attempts += 1;
         task.attempt.0 += 1;
         task.waiting_for = None;
@@ -175,7 +175,7 @@ pub(super) fn record_attempt(
 ) {
     let live = task.live.take();
     let error = ErrorNote::of(outcome);
-    if task.verifies() {
+    if task.is_asked_about() {
         // It was a question, and no attempt.
         return;
     }
@@ -206,6 +206,9 @@ pub(super) fn settle(
 ) {
     if let Outcome::Accepted { complete_by } = outcome {
         return hand_over(task, complete_by, ctx);
+    }
+    if task.asks_guard() {
+        return guard::settle(task, &outcome, ctx);
     }
     if task.verifies() {
         return verify::settle(task, outcome, ctx);
@@ -341,7 +344,7 @@ pub(super) fn leaves_the_work_in_doubt(outcome: &Outcome) -> bool {
 }
 
 pub(super) fn finish_from_outside(task: &mut Task, outcome: Outcome, ctx: &Context<'_>) {
-    if task.state.is_in_flight() && !task.verifies() {
+    if task.state.is_in_flight() && !task.is_asked_about() {
         record_attempt(task, &outcome, None, ctx);
     } else {
         task.last_outcome = Some(LastOutcome {
@@ -375,6 +378,7 @@ fn take_result(task: &mut Task, outcome: Outcome) {
 pub(super) fn begin_generation(task: &mut Task, due: Due, ctx: &Context<'_>) {
     task.generation += 1;
     task.state = State::Pending;
+    task.escalated = None;
     begin_waiting(task, due, ctx);
     task.pause = None;
     task.dead_reason = None;
@@ -385,7 +389,6 @@ pub(super) fn begin_generation(task: &mut Task, due: Due, ctx: &Context<'_>) {
     task.expires = None;
     task.result = None;
     task.result_dropped = false;
-    task.escalated = None;
     task.checkpoint = None;
 }
 
@@ -513,6 +516,8 @@ pub(super) fn begin_waiting(task: &mut Task, due: Due, ctx: &Context<'_>) {
     task.lost_leases = 0;
     task.live = None;
     task.waiting_for = None;
+    task.unanswered = 0;
+    task.ask_guard_first();
 }
 
 pub(super) fn end(task: &mut Task, state: State, why: &str, ctx: &Context<'_>) {
@@ -528,6 +533,7 @@ pub(super) fn end(task: &mut Task, state: State, why: &str, ctx: &Context<'_>) {
     task.live = None;
     task.pause = None;
     task.waiting_for = None;
+    task.unanswered = 0;
     log(task, before, why, ctx);
 }
 

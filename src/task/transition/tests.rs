@@ -10,6 +10,7 @@
 )]
 
 mod clocks;
+mod guard;
 mod laws;
 mod policies;
 mod polls;
@@ -22,11 +23,14 @@ use super::*;
 use crate::clock::{Clock, MonoMs, SteadyMs, WallMs};
 use crate::ids::{AttemptNumber, AttemptToken};
 use crate::task::clocks::{TaskClock, Then};
+use crate::task::guard::OnSilence;
 use crate::task::history::ErrorNote;
 use crate::task::outcome::Failure;
 use crate::task::retry::{Backoff, OnFailure, RetryPolicy};
 use crate::task::spec::{OnNoAnswer, RawJson};
-use crate::testing::fixtures::{START, TaskFixture, at, failed, failure, minutes, succeeded, task};
+use crate::testing::fixtures::{
+    START, TaskFixture, asking, at, failed, failure, minutes, succeeded, task,
+};
 
 /// One task and its clock. Whatever is refused, or said to change nothing, is checked to have changed nothing.
 struct Life {

@@ -44,6 +44,7 @@ pub(super) fn wait_as_before(task: &mut Task) {
         true => (State::Retrying, Some(WaitingFor::Verify)),
         false => (State::Pending, None),
     };
+    task.ask_guard_first();
 }
 
 /// The question that is out ended without an answer through no fault of its own.

@@ -8,6 +8,7 @@ use crate::ids::{AttemptNumber, AttemptToken, Slot, TaskId};
 use crate::limits;
 use crate::task::Task;
 use crate::task::clocks::{ClockSet, TaskClock, Then};
+use crate::task::guard::Guard;
 use crate::task::history::{AttemptRecord, Change, ErrorNote, Latest};
 use crate::task::late::LateAnswer;
 use crate::task::model::{
@@ -21,6 +22,7 @@ use crate::task::spec::{
 use crate::task::stage::{AtStage, Stages};
 use crate::task::topic::PartialTimeouts;
 use crate::wire::action;
+use crate::wire::before_fire;
 use crate::wire::clocks;
 use crate::wire::decode::{Node, Shape, decode};
 use crate::wire::due::InLimits;
@@ -46,11 +48,12 @@ const NO_LIMITS: InLimits = InLimits {
     now: WallMs(0),
 };
 
-const WAITING: [(&str, WaitingFor); 4] = [
+const WAITING: [(&str, WaitingFor); 5] = [
     ("retry", WaitingFor::Retry),
     ("snooze", WaitingFor::Snooze),
     ("poll", WaitingFor::Poll),
     ("verify", WaitingFor::Verify),
+    ("guard", WaitingFor::Guard),
 ];
 /// How attempts end, and why a task ends without one.
 pub(super) const OUTCOMES: [(&str, &str); 15] = same_words([
@@ -144,6 +147,7 @@ struct Draft {
     live: Option<LiveAttempt>,
     pause: Option<Pause>,
     waiting_for: Option<WaitingFor>,
+    unanswered: Option<u32>,
     dead_reason: Option<DeadReason>,
     last_outcome: Option<LastOutcome>,
     result: Option<RawJson>,
@@ -167,6 +171,7 @@ struct Draft {
     tags: Option<Vec<(String, String)>>,
     facts: Option<RawJson>,
     verify: Option<Box<Verify>>,
+    guard: Option<Guard>,
     on_end: Option<Box<OnEnd>>,
     callback_of: Option<TaskId>,
     rule: Option<(ResourceName, u64)>,
@@ -198,6 +203,7 @@ impl Draft {
             "live" => self.live = live(node),
             "pause" => self.pause = pause(node),
             "waiting_for" => self.waiting_for = node.word(&WAITING),
+            "unanswered" => self.unanswered = number(node),
             "dead_reason" => self.dead_reason = dead_reason(node),
             "last_outcome" => self.last_outcome = last_outcome(node),
             "result" => self.result = node.raw(limits::RESULT_BYTES_MAX),
@@ -221,6 +227,7 @@ impl Draft {
             "tags" => self.tags = task_in::tags(node),
             "facts" => self.facts = task_in::facts(node),
             "verify" => self.verify = action::verify(node),
+            "guard" => self.guard = before_fire::guard(node),
             "on_end" => self.on_end = on_end::on_end(node),
             "callback_of" => self.callback_of = id(node),
             "rule" => self.rule = rule(node),
@@ -309,6 +316,7 @@ impl Draft {
                 tags: self.tags.unwrap_or_default(),
                 facts: self.facts,
                 verify: self.verify,
+                guard: self.guard,
                 on_end: self.on_end,
                 callback_of: self.callback_of,
                 rule: self.rule.map(|(name, version)| RuleRef {
@@ -339,6 +347,7 @@ impl Draft {
             live: self.live,
             pause: self.pause,
             waiting_for: self.waiting_for,
+            unanswered: self.unanswered.unwrap_or_default(),
             dead_reason: self.dead_reason,
             last_outcome: self.last_outcome,
             result: self.result,

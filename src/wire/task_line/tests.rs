@@ -11,7 +11,9 @@ use crate::task::clocks::Then;
 use crate::task::retry::Backoff;
 use crate::task::spec::{Action, HttpAction, Poll, RawJson};
 use crate::task::stage::AtStage;
-use crate::testing::arbitrary::{a_task, clocked_task, golden_task, plain_task, staged_task};
+use crate::testing::arbitrary::{
+    a_task, clocked_task, golden_task, guarded_task, plain_task, staged_task,
+};
 use crate::wire::problem::Problem;
 use crate::wire::tests::refused;
 
@@ -142,6 +144,9 @@ fn sane(mut task: Task) -> Task {
         verify.done_if = "body.done".to_owned();
         verify.failed_if = None;
     }
+    if spec.guard.is_some() {
+        spec.guard.clone_from(&guarded_task().spec.guard);
+    }
     if let Action::Command(command) = &mut spec.action {
         let numbered = |n: usize| (format!("NAME_{n}"), n.to_string());
         command.program = format!("/bin/{}", command.program.len());
@@ -213,7 +218,13 @@ proptest! {
 
 #[test]
 fn something_in_every_field_comes_back() {
-    for task in [golden_task(), staged_task(), clocked_task(), plain(7)] {
+    for task in [
+        golden_task(),
+        staged_task(),
+        clocked_task(),
+        guarded_task(),
+        plain(7),
+    ] {
         assert_eq!(back(&task).unwrap(), task);
     }
 }

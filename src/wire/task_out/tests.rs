@@ -315,6 +315,7 @@ fn a_spec() -> impl Strategy<Value = TaskSpec> {
                 (twice, class, lateness),
             )| TaskSpec {
                 verify: None,
+                guard: None,
                 action,
                 stages: None,
                 payload,

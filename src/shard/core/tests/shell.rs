@@ -849,7 +849,7 @@ struct Witness {
 impl Witness {
     fn begins(&mut self, task: &Task) {
         let id = task.id;
-        let is_question = task.verifies() || task.action().poll().is_some();
+        let is_question = task.is_asked_about() || task.action().poll().is_some();
         assert!(
             self.begun.insert((id, task.attempt)) || is_question,
             "{:?} of {id} begins twice",

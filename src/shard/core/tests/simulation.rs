@@ -12,6 +12,7 @@ use super::shell::{Died, finish, verb};
 use super::*;
 use crate::task::clocks::{TaskClock, Then};
 use crate::task::event::NewDue;
+use crate::task::guard::{Guard, OnSilence};
 use crate::task::history::ErrorNote;
 use crate::task::new_task::When;
 use crate::task::outcome::Outcome;
@@ -89,6 +90,14 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
     let stages = prop_oneof![3 => Just(Vec::new()), 1 => vec(a_stage(), 1..5)];
     let on_no_answer = select(vec![OnNoAnswer::Retry, OnNoAnswer::Hold, OnNoAnswer::Dead]);
     let verify = option::weighted(0.2, on_no_answer);
+    let on_silence = select(vec![OnSilence::Retry, OnSilence::Fire, OnSilence::Hold]);
+    let later = option::of((10_000..20_000_u64).prop_map(DurationMs));
+    let condition = select(vec!["true", "key != 'k1'", "facts.missing"]);
+    let guard = prop_oneof![
+        3 => Just(None),
+        1 => condition.prop_map(|it| Some(Guard::If(it.to_owned()))),
+        2 => (later, on_silence).prop_map(|(later, on_silence)| Some(asking(later, on_silence))),
+    ];
     (
         action,
         select(TOPICS.to_vec()),
@@ -97,7 +106,7 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
         total,
         retry,
         any::<bool>(),
-        (verify, stages, option::weighted(0.2, Just(()))),
+        (verify, guard, stages, option::weighted(0.2, Just(()))),
     )
         .prop_map(
             |(
@@ -108,7 +117,7 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
                 total,
                 (retry_after, attempts),
                 at_most_once,
-                (verify, stages, called_back),
+                (verify, guard, stages, called_back),
             )| {
                 let mut fixture = action
                     .topic(topic)
@@ -129,11 +138,19 @@ fn a_fixture() -> impl Strategy<Value = TaskFixture> {
                 if let Some(on_no_answer) = verify {
                     fixture = fixture.verified(on_no_answer);
                 }
+                if let Some(guard) = guard.clone() {
+                    fixture = fixture.guarded_by(guard);
+                }
                 let fixture = match when {
                     When::At(instant) | When::Missed(instant) => fixture.due_at(instant),
                     When::After(length) => fixture.due_in(length),
                 };
-                stages.into_iter().enumerate().fold(fixture, with_stage)
+                let of_stages = stages.len();
+                let fixture = stages.into_iter().enumerate().fold(fixture, with_stage);
+                match guard {
+                    Some(guard) if of_stages > 1 => fixture.stage_guarded(guard),
+                    _ => fixture,
+                }
             },
         )
         .prop_flat_map(|fixture| {
@@ -300,7 +317,7 @@ impl Life {
                 if let Some((id, token)) = self.pick_running(nth) {
                     let task = self.shell.task(id);
                     let action = task.action();
-                    let asks = task.verifies() || action.poll().is_some();
+                    let asks = task.is_asked_about() || action.poll().is_some();
                     let outcome = match outcome {
                         Outcome::NotYet { .. } if !asks => succeeded(),
                         Outcome::Accepted { .. } if asks || !matches!(action, Action::Http(_)) => {

@@ -80,9 +80,9 @@ fn assert_places(core: &mut ShardCore, ids: &[TaskId]) {
             }
             State::Pending | State::Retrying => match place {
                 Place::Wheel => true,
-                Place::Ready => pull && !task.verifies(),
-                Place::Held => task.verifies() || !pull && !awaits,
-                Place::Awaiting => awaits,
+                Place::Ready => pull && !task.is_asked_about(),
+                Place::Held => task.is_asked_about() || !pull && !awaits,
+                Place::Awaiting => awaits && !task.is_asked_about(),
                 Place::Queued => task.starts_here(),
                 Place::InFlight | Place::AtRest => false,
             },
@@ -122,6 +122,7 @@ fn queue_of(track: Track) -> &'static str {
         Track::Questions => "queue for questions",
         Track::LastQuestions => "queue for last questions",
         Track::Verifications => "queue for verifications",
+        Track::Guards => "queue for guards",
     }
 }
 

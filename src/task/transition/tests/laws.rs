@@ -33,6 +33,8 @@ enum Happening {
     Replace(u32),
     PassOver(u8, bool),
     TakeOver,
+    Bar(bool),
+    Outdated,
 }
 
 /// Whose token is shown.
@@ -75,7 +77,13 @@ fn whose() -> impl Strategy<Value = Whose> {
 }
 
 fn outcome() -> impl Strategy<Value = Outcome> {
-    let codes = select(vec!["http_503", "http_404", "protocol", "connect"]);
+    let codes = select(vec![
+        "http_503",
+        "http_404",
+        "protocol",
+        "connect",
+        "failed_if",
+    ]);
     let failed = (codes, any::<bool>(), proptest::option::of(length())).prop_map(
         |(code, retryable, retry_after)| {
             Outcome::Failed(Failure {
@@ -102,7 +110,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
 
 /// What the executor of this action never says, and nobody outside can.
 fn is_out_of_place(outcome: &Outcome, task: &Task) -> bool {
-    let asks = task.verifies() || task.spec.action.poll().is_some();
+    let asks = task.is_asked_about() || task.spec.action.poll().is_some();
     match outcome {
         Outcome::NotYet { .. } => !asks,
         Outcome::Accepted { .. } => asks || !matches!(task.spec.action, Action::Http(_)),
@@ -152,6 +160,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (1..4u32).prop_map(Happening::Replace),
         2 => (0..4u8, any::<bool>()).prop_map(|(place, fails)| Happening::PassOver(place, fails)),
         2 => Just(Happening::TakeOver),
+        1 => any::<bool>().prop_map(Happening::Bar),
+        1 => Just(Happening::Outdated),
     ]
 }
 
@@ -203,6 +213,9 @@ fn fixture() -> impl Strategy<Value = TaskFixture> {
     let total = proptest::option::of(length());
     let on_no_answer = select(vec![OnNoAnswer::Retry, OnNoAnswer::Hold, OnNoAnswer::Dead]);
     let verify = proptest::option::weighted(0.3, on_no_answer);
+    let on_silence = select(vec![OnSilence::Retry, OnSilence::Fire, OnSilence::Hold]);
+    let asks = (proptest::option::of(length()), on_silence);
+    let guard = proptest::option::weighted(0.3, (any::<bool>(), asks));
     let stages = vec(
         (
             any::<bool>(),
@@ -233,35 +246,51 @@ fn fixture() -> impl Strategy<Value = TaskFixture> {
         any::<bool>(),
         total,
         length(),
-        verify,
+        (verify, guard),
         stages,
     )
-        .prop_map(|(kind, policy, at_most_once, total, due, verify, stages)| {
-            let kind = kind.retry(policy).due_in(due);
-            let mut kind = match verify {
-                Some(on_no_answer) => kind.verified(on_no_answer),
-                None => kind,
-            };
-            let mut latest = 0_u64;
-            for (n, (is_from_creation, length, action)) in stages.into_iter().enumerate() {
-                let starts = if is_from_creation || n == 0 {
-                    latest = length.0.max(latest.saturating_add(1));
-                    Starts::After(DurationMs(latest))
-                } else {
-                    Starts::AfterPrevious(length)
+        .prop_map(
+            |(kind, policy, at_most_once, total, due, (verify, guard), stages)| {
+                let kind = kind.retry(policy).due_in(due);
+                let mut kind = match verify {
+                    Some(on_no_answer) => kind.verified(on_no_answer),
+                    None => kind,
                 };
-                if latest < u64::MAX {
-                    let action = (n % 2 == 0).then_some(action);
-                    kind = kind.stage_if(&format!("s{n}"), starts, None, action);
+                let (mut of_stage, mut of_task) = (None, None);
+                if let Some((is_of_stage, (extend_by, on_no_answer))) = guard {
+                    let guard = asking(extend_by, on_no_answer);
+                    match is_of_stage {
+                        true => of_stage = Some(guard),
+                        false => of_task = Some((extend_by, on_no_answer)),
+                    }
                 }
-            }
-            let kind = if at_most_once {
-                kind.at_most_once()
-            } else {
-                kind
-            };
-            total.map_or(kind.clone(), |total| kind.total(total))
-        });
+                if let Some((extend_by, on_no_answer)) = of_task {
+                    kind = kind.guarded(extend_by, on_no_answer);
+                }
+                let mut latest = 0_u64;
+                for (n, (is_from_creation, length, action)) in stages.into_iter().enumerate() {
+                    let starts = if is_from_creation || n == 0 {
+                        latest = length.0.max(latest.saturating_add(1));
+                        Starts::After(DurationMs(latest))
+                    } else {
+                        Starts::AfterPrevious(length)
+                    };
+                    if latest < u64::MAX {
+                        let action = (n % 2 == 0).then_some(action);
+                        kind = kind.stage_if(&format!("s{n}"), starts, None, action);
+                        if let Some(guard) = of_stage.clone().filter(|_| n % 2 == 1) {
+                            kind = kind.stage_guarded(guard);
+                        }
+                    }
+                }
+                let kind = if at_most_once {
+                    kind.at_most_once()
+                } else {
+                    kind
+                };
+                total.map_or(kind.clone(), |total| kind.total(total))
+            },
+        );
     (kind, clocks).prop_map(|(kind, clocks)| {
         let ((queue, on_queue), on_attempt, (heartbeat, on_heartbeat), on_total, leases) = clocks;
         let mut kind = kind.max_lost_leases(leases);
@@ -321,6 +350,13 @@ impl Happening {
             Self::TakeOver => Event::StageTookOver {
                 place: life.task.takes_over().map_or(0, |(place, _)| place),
             },
+            Self::Bar(fails) => Event::Barred {
+                error: fails.then(|| ErrorNote {
+                    code: "condition_error".to_owned(),
+                    message: "no value".to_owned(),
+                }),
+            },
+            Self::Outdated => Event::AnswerOutdated,
             Self::Replace(max_attempts) => Event::Replace {
                 spec: task().push().max_attempts(max_attempts).spec(),
                 due: Due::after(minutes(1), life.now()),
@@ -354,9 +390,16 @@ fn is_whole(task: &Task) {
     );
     assert_eq!(
         task.waiting_for.is_some(),
-        state == State::Retrying || state.is_in_flight() && task.verifies(),
-        "it waits for something while it retries, or is asked whether it was done"
+        state == State::Retrying
+            || state.is_in_flight() && task.is_asked_about()
+            || state == State::Pending && task.asks_guard(),
+        "it waits for something while it retries, or is asked about"
     );
+    assert!(
+        !task.asks_guard() || task.guard_question().is_some() && task.attempts == 0,
+        "a guard is asked before the first attempt"
+    );
+    assert!(task.unanswered == 0 || task.asks_guard());
     assert_eq!(
         task.dead_reason.is_some(),
         state == State::Dead,
@@ -444,7 +487,7 @@ fn may_follow(
         && before.state.is_in_flight()
         && after.waiting_for == Some(WaitingFor::Poll);
     let unseen = asks_on
-        || before.verifies()
+        || before.is_asked_about()
         || matches!(
             event,
             Event::HandedBack { was_started: false } | Event::Recovered
@@ -456,7 +499,8 @@ fn may_follow(
         || after.escalated != before.escalated;
     let leaves_a_number = is_replaced && before.action().poll().is_some();
     assert!(
-        (after.attempt.0 > before.attempt.0) == (after.token > before.token && !after.verifies())
+        (after.attempt.0 > before.attempt.0)
+            == (after.token > before.token && !after.is_asked_about())
             || leaves_a_number && after.attempt.0 <= before.attempt.0 + 1,
         "a new number has a new token, and a question has no number"
     );
@@ -483,6 +527,8 @@ fn may_follow(
     }
     let settled = matches!(event, Event::Finished { .. } | Event::Snoozed { .. }) && done.is_ok();
     let same_stage = after.stage_place() == before.stage_place();
+    // Its guard may answer late, and lets it fire at the due time that has passed.
+    let settled = settled && !before.asks_guard();
     if settled && same_stage && !after.state.is_ended() && !after.state.is_in_flight() {
         assert!(
             after.next.fire_ms >= after.next.clock_ms(now),
