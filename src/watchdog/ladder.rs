@@ -5,7 +5,7 @@
 //!    │ 1  kill switch          seen by code that looks: between messages, in long loops
 //!    │ 2  stop message         seen by an actor whose thread takes messages
 //!    │ 3  arbiter stop         seen by a thread that comes back to its event loop
-//!    ▼ grace (20 ms)
+//!    ▼ grace (5 ms)
 //!    4  quarantine             declared dead, fenced and not joined; a successor starts at once
 //!    ▼ too many zombies, or one that holds what its successor needs
 //!    5  last rung              what the owner of the process has said: leave it, or park the child
@@ -58,7 +58,7 @@ impl Default for Supervision {
         Self {
             bounds: Some(Bounds::default()),
             start_silence_max: DurationMs::secs(300),
-            grace: DurationMs(20),
+            grace: DurationMs(5),
             starts_max: std::thread::available_parallelism().map_or(1, usize::from),
             quarantine_max: 8,
             held_max: 3,
