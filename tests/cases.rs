@@ -488,6 +488,11 @@ fn case_32_a_zero_character_comes_back_as_it_went_in_and_half_a_character_is_ref
     // A name, and a header.
     let refused = |body: Value| assert_eq!(api.post("/v1/tasks", &body).problem().0, 422, "{body}");
     refused(json!({"topic": "case32", "key": "a\0b"}));
+    let half_key = r#"{"topic": "case32", "key": "\ud800"}"#.to_owned();
+    assert_eq!(
+        say("/v1/tasks", half_key).problem(),
+        (422, "invalid".to_owned())
+    );
     refused(
         json!({"topic": "case32", "action": {"http": {"url": url, "headers": {"x-odd": "a\0b"}}}}),
     );

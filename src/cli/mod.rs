@@ -16,6 +16,7 @@
 pub mod bench;
 mod calendar;
 mod client;
+mod dead;
 pub mod demo;
 mod render;
 mod resource;
@@ -72,6 +73,12 @@ enum Command {
         after_help = "Example:\n  duetime task list --topic order.unpaid --state pending"
     )]
     Task(Box<task::Args>),
+    /// Tasks that were given up: look at them, run them again, settle or drop them
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  duetime dead list --topic order.unpaid"
+    )]
+    Dead(dead::Args),
     /// Declare topics: the defaults, limits and retention of their tasks
     #[command(
         arg_required_else_help = true,
@@ -173,6 +180,7 @@ fn execute(command: Command, out: &mut Out<'_>) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(args, out.json),
         Command::Bench(args) => bench::run(args, out.json),
         Command::Task(args) => task::run(*args, out),
+        Command::Dead(args) => dead::run(args, out),
         Command::Topic(args) => topic::run(args, out),
         Command::Calendar(args) => calendar::run(args, out),
         Command::Rule(args) => rule::run(args, out),

@@ -92,7 +92,7 @@ enum Command {
 
 /// Names one task.
 #[derive(ClapArgs, Debug)]
-struct Which {
+pub(super) struct Which {
     /// The task's id
     #[arg(required_unless_present = "key", conflicts_with_all = ["topic", "key"])]
     id: Option<TaskId>,
@@ -131,7 +131,7 @@ impl Which {
     }
 
     /// A verb on this task, as the API's path spells it.
-    fn verb(&self, verb: &str, body: &Body) -> Request {
+    pub(super) fn verb(&self, verb: &str, body: &Body) -> Request {
         let mut path = self.path();
         path.push(verb.into());
         Request::post(

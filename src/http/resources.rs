@@ -68,7 +68,7 @@ pub(super) fn answer<R: Shown>(
 }
 
 /// Which page of a list by name: so many, after this name.
-pub(super) fn page(req: &HttpRequest) -> Result<(usize, String), Problem> {
+pub(super) fn page(req: &HttpRequest) -> Result<(usize, Option<String>), Problem> {
     let query = query(req, &["limit", "cursor"])?;
     let find = |wanted: &str| query.iter().find(|(name, _)| name == wanted);
     let limit = match find("limit") {
@@ -83,13 +83,14 @@ pub(super) fn page(req: &HttpRequest) -> Result<(usize, String), Problem> {
         }
     };
     // A cursor is the last name of the page before.
-    let after = find("cursor").map_or_else(String::new, |(_, cursor)| cursor.clone());
+    let after = find("cursor").map(|(_, cursor)| cursor.clone());
     Ok((limit, after))
 }
 
 /// A page of all, by name.
 pub(super) fn list<R: Shown>(req: &HttpRequest, api: &Api) -> Result<Answer, Problem> {
     let (limit, after) = page(req)?;
+    let after = after.unwrap_or_default();
     let after = after.as_str();
     let book = api.engine.rules();
     let mut rest = R::all(&book)

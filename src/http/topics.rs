@@ -26,6 +26,7 @@ fn named(name: &str) -> Result<TopicName, Problem> {
 pub async fn list(req: HttpRequest, api: Data<Api>) -> HttpResponse {
     respond(async {
         let (limit, after) = resources::page(&req)?;
+        let after = after.unwrap_or_default();
         let book = api.engine.book();
         let mut topics: Vec<_> = book
             .iter()

@@ -40,7 +40,7 @@ pub struct WorkerOut<'a> {
     completed: u64,
     /// Of them, failed by its word.
     failed: u64,
-    /// Of them, lost: the lease ran out.
+    /// Of them, lost: the lease ran out, or the task's time.
     lost: u64,
 }
 
@@ -102,12 +102,10 @@ pub async fn list(req: HttpRequest, api: Data<Api>) -> HttpResponse {
         let (limit, after) = resources::page(&req)?;
         let workers = api.engine.workers().await;
         let workers = workers.map_err(|error| problem_of(&error))?;
-        // Who has no name comes first, on the first page.
-        let is_first = !req.query_string().contains("cursor=");
-        let mut rest: Vec<_> = workers
-            .iter()
-            .filter(|worker| is_first || worker.name > after)
-            .collect();
+        // Who has no name comes first.
+        let is_behind =
+            |worker: &&WorkerView| after.as_ref().is_none_or(|after| worker.name > *after);
+        let mut rest: Vec<_> = workers.iter().filter(is_behind).collect();
         let more = rest.len() > limit;
         rest.truncate(limit);
         let last = rest.last().filter(|_| more);

@@ -38,7 +38,7 @@ pub struct TallyCounts {
     pub completed: u64,
     /// It said that they failed.
     pub failed: u64,
-    /// Its lease ran out.
+    /// Its lease ran out, or the task's time.
     pub lost: u64,
 }
 
@@ -82,10 +82,11 @@ impl Tallies {
             let tally = self.of(worker);
             tally.last = now.wall;
             if after.is_none() && tally.held.remove(&task.id).is_some() {
-                match task.last_outcome.as_ref().map(|last| last.outcome) {
+                // Of the attempt, which is more than what became of the task by it.
+                match task.attempts_log.kept.last().map(|attempt| attempt.outcome) {
                     Some("succeeded") => tally.counts.completed += 1,
                     Some("failed") => tally.counts.failed += 1,
-                    Some("lease_expired") => tally.counts.lost += 1,
+                    Some("lease_expired" | "timeout") => tally.counts.lost += 1,
                     _ => {}
                 }
             }

@@ -18,8 +18,8 @@
 //! **escalate**: the task goes on with another action, at once and with a budget of its own, and does so once. The
 //! clocks run on over that action; one that runs out there and would escalate again gives up instead.
 //!
-//! Polls have a time of their own, and no queue clock. A topic that is held stops it, as limits of ours use no attempts; it begins anew when the topic goes on,
-//! and at a start of the service.
+//! Polls have a time of their own, and no queue clock. A topic that is held stops the queue clock, as limits of ours use
+//! no attempts; it begins anew when the topic goes on, and at a start of the service.
 
 use crate::clock::{DurationMs, MonoMs, Now, SteadyMs};
 use crate::limits;

@@ -1,4 +1,4 @@
-//! Random lives of a shard: people, workers, executors, clocks, slow disks and deaths, in any order.
+//! Random lives of a shard: people, workers, executors and their doors, clocks, slow disks and deaths, in any order.
 //!
 //! After each step the shell and `sound` check everything they know; at the end, when all goes well again, every
 //! task must come to an end and in time be forgotten.
@@ -10,6 +10,7 @@ use proptest::sample::{Index, select};
 
 use super::shell::{Died, finish, verb};
 use super::*;
+use crate::executor::Door;
 use crate::task::clocks::{TaskClock, Then};
 use crate::task::event::NewDue;
 use crate::task::guard::{Guard, OnSilence};
@@ -34,6 +35,8 @@ enum Act {
     Repeat(Index),
     Hold(&'static str, PauseClock),
     Release(&'static str),
+    Shut(Door),
+    Open,
     Resend(u128, Option<u16>),
     Pass(DurationMs),
     StepWall(i64),
@@ -171,11 +174,24 @@ fn a_clock() -> impl Strategy<Value = (TaskClock, DurationMs, Option<Then>)> {
     let then = prop_oneof![
         Just(None),
         select(vec![Then::Retry, Then::Dead, Then::Alert]).prop_map(Some),
-        select(vec![Action::Pull, Action::None, push_action()])
-            .prop_map(|action| Some(Then::Escalate(Box::new(action)))),
+        an_escalation().prop_map(|action| Some(Then::Escalate(Box::new(action)))),
     ];
     let length = (100..20_000_u64).prop_map(DurationMs);
     (select(TaskClock::ALL.to_vec()), length, then)
+}
+
+fn an_escalation() -> impl Strategy<Value = Action> {
+    let poll = task().poll(DurationMs::secs(1), DurationMs::secs(5));
+    select(vec![
+        Action::Pull,
+        Action::None,
+        Action::CompleteOnly,
+        Action::Handler {
+            name: "h".to_owned(),
+        },
+        push_action(),
+        poll.spec().action.clone(),
+    ])
 }
 
 /// A stage: how much later than the one before it, from its end or not; its condition; its action.
@@ -267,6 +283,8 @@ fn an_act() -> impl Strategy<Value = Act> {
         1 => any::<Index>().prop_map(Act::Repeat),
         1 => (topic(), clock).prop_map(|(topic, clock)| Act::Hold(topic, clock)),
         1 => topic().prop_map(Act::Release),
+        1 => select(vec![Door::Pushes, Door::Handler("h".to_owned())]).prop_map(Act::Shut),
+        1 => Just(Act::Open),
         1 => (0..3_u128, option::of(select(vec![201, 503]))).prop_map(|(key, status)| Act::Resend(key, status)),
         10 => wait().prop_map(Act::Pass),
         1 => (-20_000..20_000_i64).prop_map(Act::StepWall),
@@ -348,6 +366,8 @@ impl Life {
             Act::Repeat(nth) => self.repeat(nth)?,
             Act::Hold(topic, clock) => shell.try_hold(topic, clock)?,
             Act::Release(topic) => shell.try_release(topic)?,
+            Act::Shut(door) => shell.doors.shut(door),
+            Act::Open => shell.doors.open_all(),
             Act::Resend(key, status) => {
                 shell.try_ask(AskResent { key, body: 0 })?;
                 if let Some(status) = status {
@@ -450,8 +470,14 @@ fn event_of(verb: Verb, now: Now) -> Event {
     }
 }
 
+/// As many lives as `PROPTEST_CASES` says.
+fn lives() -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    asked.and_then(|lives| lives.parse().ok()).unwrap_or(48)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: lives(), max_shrink_iters: 2_000, ..ProptestConfig::default() })]
 
     #[test]
     fn in_any_life_all_holds_that_must_and_everything_comes_to_an_end(
@@ -468,6 +494,7 @@ proptest! {
         }
         let mut shell = life.shell;
         shell.lives();
+        shell.doors.open_all();
         shell.live_on();
         shell.pass(minutes(60 * 24 * 31));
         prop_assert_eq!(shell.ids().len(), 0, "everything is forgotten in time");

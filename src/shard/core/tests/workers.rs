@@ -191,6 +191,16 @@ fn what_workers_hold_and_what_became_of_it_is_counted_by_their_names() {
 }
 
 #[test]
+fn a_lease_that_ends_with_the_time_of_its_task_counts_as_lost() {
+    let mut shell = Shell::new();
+    shell.create(task().total(DurationMs::secs(10)));
+    shell.lease(&[USUAL], 1);
+    shell.pass(DurationMs::secs(10));
+    let counts = shell.ask(ListWorkers).remove(0).counts;
+    assert_eq!((counts.leases, counts.lost, counts.failed), (0, 1, 0));
+}
+
+#[test]
 fn a_crowd_in_one_topic_keeps_no_other_topic_waiting() {
     let mut shell = Shell::new();
     for _ in 0..50 {
