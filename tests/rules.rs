@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value, json};
 
 use support::service::{Service, Shared};
-use support::{Over, ms};
+use support::{Over, SOON, ms, until};
 
 static SHARED: Shared = Shared::new();
 
@@ -310,4 +310,163 @@ fn changed_facts_move_the_deadline_until_the_task_runs() {
         patch(json!({"payload": 1})).problem(),
         (409, "illegal_state".to_owned())
     );
+}
+
+#[test]
+fn a_staged_rule_gives_a_task_its_stages_and_changed_facts_give_it_others() {
+    let api = service();
+    let stage =
+        |name: &str, after: &str| json!({"name": name, "after": after, "action": {"none": {}}});
+    let usual = json!({"stages": [stage("dispatch", "PT1H"), stage("cancel", "PT2H")]});
+    let vip = json!({"stages": [stage("dispatch", "PT30M"), stage("cancel", "PT3H")]});
+    let rule = json!({"conditional": {
+        "cases": [{"if": "has(facts.vip) && facts.vip", "staged": vip}], "else": {"staged": usual}}});
+    let version = put(&api, "courier", &rule);
+    let task = api.made(&json!({"topic": "courier", "key": "c"}));
+    assert_eq!(
+        (span(&task), &task["stage"]),
+        (3_600_000, &json!("dispatch"))
+    );
+    assert_eq!(task["stages"], usual["stages"]);
+    assert_eq!(task["rule"], json!({"name": "courier", "version": version}));
+    // What stands in the call wins.
+    let own = api.made(&json!({"topic": "courier", "delay": "PT5M"}));
+    assert_eq!((span(&own), &own["stages"]), (300_000, &Value::Null));
+    let patch = |facts: Value| {
+        let path = "/v1/topics/courier/keys/c";
+        let reply = api.json("PATCH", path, &[], &json!({"facts": facts}));
+        reply.expect("an answer").must(200)
+    };
+    patch(json!({"vip": true}));
+    let moved = api.task(&task["id"]);
+    assert_eq!(
+        (span(&moved), &moved["stages"]),
+        (1_800_000, &vip["stages"])
+    );
+    // What has come stays, and so does the stage that it waits for.
+    let path = "/v1/topics/courier/keys/c/run-now";
+    api.post(path, &json!({})).must(200);
+    until("its first stage is over", SOON, || {
+        (api.task(&task["id"])["stage"] == "cancel").then_some(())
+    });
+    patch(json!({"vip": false}));
+    let later = api.task(&task["id"]);
+    assert_eq!(later["stages"], vip["stages"]);
+    assert_eq!(later["stage"], "cancel");
+}
+
+#[test]
+fn a_command_in_a_stage_of_a_rule_is_refused_when_the_rule_is_put() {
+    let api = service();
+    let command = json!({"command": {"program": "/bin/true"}});
+    let rule = json!({"staged": {"stages": [{"name": "a", "after": "PT1H", "action": command}]}});
+    let refused = api.put("/v1/rules/commanding", &rule);
+    assert!(refused.status >= 400, "{}", refused.text());
+    assert!(
+        refused.text().contains("/staged/stages/0/action"),
+        "{}",
+        refused.text()
+    );
+}
+
+#[test]
+fn a_preview_tells_what_a_change_would_make_of_the_stored_tasks_and_changes_none() {
+    let api = service();
+    put(
+        &api,
+        "seen",
+        &json!({"fixed": {"due": "created_at + duration('1h')"}}),
+    );
+    let mut tasks = Vec::new();
+    for n in 0..40 {
+        let facts = json!({"n": n});
+        tasks.push(api.made(&json!({"topic": "seen", "key": format!("k{n}"), "facts": facts})));
+    }
+    // Of another rule, of none, or ended: not looked for.
+    put(&api, "unseen", &after(60));
+    api.made(&json!({"topic": "unseen"}));
+    api.made(&json!({"topic": "seen", "delay": "PT1H"}));
+    api.verb("cancel", &tasks[39]["id"], &json!({})).must(200);
+    let candidate = json!({"conditional": {"cases": [
+        {"if": "facts.n < 10", "after": "PT2H"},
+        {"if": "facts.n < 15", "due": "created_at"},
+        {"if": "facts.n < 18", "skip": true},
+        {"if": "facts.n < 20", "due": "timestamp(facts.missing)"},
+    ], "else": {"after": "PT1H"}}});
+    let body = json!({"rule": candidate});
+    let told = api.post("/v1/rules/seen/preview", &body).must(200);
+    let counts = [
+        "tasks",
+        "moves",
+        "due_at_once",
+        "ends",
+        "unchanged",
+        "failed",
+    ];
+    let counts = counts.map(|count| told[count].as_u64().expect("a number"));
+    assert_eq!(counts, [39, 15, 5, 3, 19, 2], "{told}");
+    assert!(told["looked_at"].as_u64() <= told["of"].as_u64(), "{told}");
+    let sample = told["sample"].as_array().expect("a list");
+    assert_eq!(sample.len(), 18);
+    for change in sample {
+        let before = tasks.iter().find(|task| task["id"] == change["id"]);
+        assert_eq!(before.expect("it is one of them")["due_at"], change["from"]);
+    }
+    let failure = told["failures"][0]["detail"].as_str().expect("words");
+    assert!(failure.contains("missing"), "{failure}");
+    for task in &tasks[..39] {
+        assert_eq!(
+            api.task(&task["id"])["due_at"],
+            task["due_at"],
+            "nothing is changed"
+        );
+    }
+    // As the rule is, nothing would move; and a filter takes some of them.
+    let as_it_is = api.post("/v1/rules/seen/preview", &json!({})).must(200);
+    assert_eq!(
+        (&as_it_is["moves"], &as_it_is["unchanged"]),
+        (&json!(0), &json!(39))
+    );
+    let body = json!({"rule": {"fixed": {"after": "PT3H"}}, "filter": {"key_prefix": "k1"}});
+    let some = api.post("/v1/rules/seen/preview", &body).must(200);
+    assert_eq!((&some["tasks"], &some["moves"]), (&json!(11), &json!(11)));
+    api.post("/v1/rules/nowhere/preview", &json!({})).must(404);
+}
+
+#[test]
+fn versions_are_compared_counted_and_put_out_of_force_and_into_it() {
+    let api = service();
+    let first = put(&api, "many", &json!({"fixed": {"after": "PT30M"}}));
+    api.made(&json!({"topic": "many"}));
+    let second = put(&api, "many", &json!({"fixed": {"after": "PT45M"}}));
+    for _ in 0..2 {
+        api.made(&json!({"topic": "many"}));
+    }
+    let shown = api.get("/v1/rules/many").must(200);
+    let count = |version: u64, creates: u64| json!({"version": version, "creates": creates});
+    assert_eq!(shown["creates"], json!([count(second, 2), count(first, 1)]));
+    let path = format!("/v1/rules/many/versions/{first}/diff");
+    let change = json!([{"pointer": "/fixed/after", "from": "PT30M", "to": "PT45M"}]);
+    let expected = json!({"from": first, "to": second, "changes": change});
+    assert_eq!(api.get(&path).must(200), expected);
+    assert_eq!(
+        api.get(&format!("{path}?to={first}")).must(200)["changes"],
+        json!([])
+    );
+    let unknown = api.get(&format!("{path}?to=99")).must(422);
+    assert_eq!(unknown["errors"][0]["pointer"], "/to");
+    let off = api.post("/v1/rules/many/disable", &json!({})).must(200);
+    assert_eq!(
+        (&off["enabled"], &off["version"]),
+        (&json!(false), &json!(second + 1))
+    );
+    let again = api.post("/v1/rules/many/disable", &json!({})).must(200);
+    assert_eq!(
+        again["version"], off["version"],
+        "the same again changes nothing"
+    );
+    let refused = api.post("/v1/tasks", &json!({"topic": "many"})).must(422);
+    assert!(refused.to_string().contains("is disabled"), "{refused}");
+    api.post("/v1/rules/many/enable", &json!({})).must(200);
+    assert_eq!(span(&api.made(&json!({"topic": "many"}))), 2_700_000);
 }

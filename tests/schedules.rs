@@ -13,6 +13,7 @@ use support::{SOON, push};
 
 static SHARED: Shared = Shared::new();
 
+/// Case 15.
 #[test]
 fn cron_dates_that_never_occur_are_refused_at_once_also_fifty_of_them_in_parallel() {
     let api = SHARED.service();

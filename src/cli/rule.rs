@@ -29,6 +29,34 @@ enum Command {
         #[arg(value_parser = parse_json)]
         reach: Box<RawValue>,
     },
+    /// Tell what it would make of the stored tasks that go by it, with another content or as it is
+    #[command(
+        after_help = "Example:\n  duetime rule preview order-unpaid '{\"rule\": {\"fixed\": {\"after\": \"PT45M\"}}}'"
+    )]
+    Preview {
+        #[command(flatten)]
+        rule: Name,
+        /// As JSON: rule, filter
+        #[arg(value_parser = parse_json, default_value = "{}")]
+        what: Box<RawValue>,
+    },
+    /// Tell what is different between two versions
+    #[command(after_help = "Example:\n  duetime rule diff order-unpaid 3 --to 5")]
+    Diff {
+        #[command(flatten)]
+        rule: Name,
+        /// The one version
+        version: u64,
+        /// The other; the latest unless it is said
+        #[arg(long)]
+        to: Option<u64>,
+    },
+    /// Put it in force again
+    #[command(after_help = "Example:\n  duetime rule enable order-unpaid")]
+    Enable(Name),
+    /// Put it out of force: it gives its default, if it has one
+    #[command(after_help = "Example:\n  duetime rule disable order-unpaid")]
+    Disable(Name),
     /// Bring an older version again
     #[command(after_help = "Example:\n  duetime rule rollback order-unpaid 3")]
     Rollback {
@@ -50,7 +78,7 @@ const RULE: Kind = Kind {
         ("NAME", |it, _| render::shown(&it["name"])),
         ("VERSION", |it, _| render::shown(&it["version"])),
         ("KIND", |it, _| {
-            let kinds = ["fixed", "conditional", "excluding"];
+            let kinds = ["fixed", "conditional", "excluding", "staged"];
             let kind = kinds.into_iter().find(|kind| !it[*kind].is_null());
             kind.unwrap_or("-").to_owned()
         }),
@@ -71,6 +99,19 @@ pub(super) fn run(args: Args, out: &mut Out<'_>) -> Result<(), Failure> {
             let path = rule.path(&RULE, &["rollout"]);
             Request::post_text(what, path, JSON, reach.get().to_owned())
         }
+        Command::Preview { rule, what } => {
+            let told = format!("preview rule {}", rule.name);
+            let path = rule.path(&RULE, &["preview"]);
+            Request::post_text(told, path, JSON, what.get().to_owned())
+        }
+        Command::Diff { rule, version, to } => {
+            let what = format!("compare versions of rule {}", rule.name);
+            let path = rule.path(&RULE, &["versions", &version.to_string(), "diff"]);
+            let to = to.map(|to| ("to".to_owned(), to.to_string()));
+            Request::get(what, path).query(to.into_iter().collect())
+        }
+        Command::Enable(rule) => rule.verb(&RULE, "enable"),
+        Command::Disable(rule) => rule.verb(&RULE, "disable"),
         Command::Rollback { rule, version } => {
             let what = format!("roll back rule {}", rule.name);
             let path = rule.path(&RULE, &["rollback"]);
@@ -107,5 +148,19 @@ mod tests {
         let expected = ("POST /v1/rules/r/rollback", json!({"version": 1}));
         assert_eq!((asked.line.as_str(), asked.body), expected);
         assert_eq!(refused(&["rule", "rollback", "r", "x"]).0, 2);
+    }
+
+    #[test]
+    fn rules_are_previewed_compared_and_put_out_of_force() {
+        let service = Service::answering(&[("200 OK", RULE), ("200 OK", RULE), ("200 OK", RULE)]);
+        let at = |args: &[&str]| duetime(&[args, &["--url", &service.url]].concat());
+        assert_eq!(at(&["rule", "preview", "r"]).0, 0);
+        let asked = service.asked();
+        let expected = ("POST /v1/rules/r/preview", json!({}));
+        assert_eq!((asked.line.as_str(), asked.body), expected);
+        assert_eq!(at(&["rule", "diff", "r", "1", "--to", "2"]).0, 0);
+        assert_eq!(service.asked().line, "GET /v1/rules/r/versions/1/diff?to=2");
+        assert_eq!(at(&["rule", "disable", "r"]).0, 0);
+        assert_eq!(service.asked().line, "POST /v1/rules/r/disable");
     }
 }

@@ -7,13 +7,11 @@ use std::sync::Arc;
 
 use crate::engine::error::EngineError;
 use crate::engine::handle::Duetime;
-use crate::rule::model::{Asked, Given};
+use crate::rule::again::{Again, again, is_open};
 use crate::shard::messages::{Target, VerbDone, VerbRefused, Wants};
 use crate::task::amendment::Amendment;
 use crate::task::event::{Event, Refusal};
-use crate::task::model::{Due, State, Task};
-use crate::task::new_task::{NewTask, When};
-use crate::task::spec::RuleRef;
+use crate::task::model::Task;
 
 /// Asks before somebody who is never first is told so.
 const TRIES: usize = 5;
@@ -50,35 +48,21 @@ impl Duetime {
 
     fn amended(&self, task: &Task, amendment: &Amendment) -> Result<Event, EngineError> {
         let mut spec = amendment.of(&task.spec)?;
-        let waits_first = matches!(task.state, State::Pending | State::Paused) || task.asks_guard();
-        let rule = spec.rule.clone();
-        let rule = rule.filter(|_| amendment.facts.is_some() && waits_first);
-        let mut due = None;
-        if let Some(rule) = rule {
-            let asked = NewTask {
-                key: task.key.clone(),
-                tags: spec.tags.clone(),
-                facts: spec.facts.clone(),
-                ..NewTask::new(task.topic.clone())
-            };
-            let now = self.now();
-            let asked = Asked::again(&asked, task.created_at, now.wall);
-            let (given, version) = self.rules().due(&rule.name, &asked)?;
-            let at = match given {
-                Given::Skip => {
-                    let reason = rule.skip_reason();
-                    return Ok(Event::Cancel { reason });
+        let (mut due, mut at_stage) = (None, task.at_stage);
+        if amendment.facts.is_some() && is_open(task) {
+            match again(task, &spec, &self.rules(), self.now(), self.max_delay())? {
+                Some(Again::Skip { reason }) => return Ok(Event::Cancel { reason }),
+                Some(Again::Stands(stand)) => {
+                    (due, at_stage) = (stand.due, stand.at_stage);
+                    (spec.rule, spec.stages) = (Some(stand.rule), stand.stages);
                 }
-                Given::Due(When::After(length)) => task.created_at.after(length),
-                Given::Due(When::At(at) | When::Missed(at)) => at,
-            };
-            self.bounded(&rule.name, version, When::At(at))?;
-            due = Some(Due::at(at, now));
-            spec.rule = Some(RuleRef { version, ..rule });
+                None => {}
+            }
         }
         Ok(Event::Amend {
             spec: Arc::new(spec),
             due,
+            at_stage,
             changes_seen: task.changes.total,
         })
     }

@@ -19,6 +19,7 @@ use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
 use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook, SharedRules};
 use crate::engine::reports::Reports;
+use crate::engine::rule_counts::RuleCounts;
 use crate::engine::schedules::{ScheduleBoard, SchedulesActor};
 use crate::engine::topics::REGISTRY_ROOM;
 use crate::engine::what_if::WhatIfs;
@@ -171,6 +172,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         book,
         rules,
         schedules,
+        rule_counts: RuleCounts::default(),
         what_ifs: WhatIfs::new(what_if_core),
         settling: Mutex::default(),
         keeping_room: Arc::new(Semaphore::new(KEEPING_MAX)),

@@ -26,6 +26,7 @@ use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
 use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook, SharedRules};
 use crate::engine::reports::ask_patiently;
+use crate::engine::rule_counts::RuleCounts;
 use crate::engine::schedules::{self, ScheduleBoard};
 use crate::engine::what_if::WhatIfs;
 use crate::executor::Executors;
@@ -82,6 +83,7 @@ pub(super) struct Parts {
     /// Calendars, schedules and the like.
     pub rules: SharedRules,
     pub schedules: Arc<ScheduleBoard>,
+    pub rule_counts: RuleCounts,
     pub what_ifs: WhatIfs,
     /// Topics that shards are being told of in the background.
     pub settling: Mutex<HashSet<TopicName>>,

@@ -9,6 +9,7 @@ use crate::engine::handle::{Duetime, Origin};
 use crate::ids::{Slot, TaskId};
 use crate::rule::book::{RuleBook, RuleFailed};
 use crate::rule::model::{Asked, Given, RuleFault};
+use crate::rule::staged::latest;
 use crate::shard::create::Creation;
 use crate::task::callback;
 use crate::task::new_task::{NewTask, When};
@@ -33,16 +34,6 @@ impl Duetime {
             is_accepting: self.accepting().is_ok(),
             ..Gate::Engine(self).maker()
         }
-    }
-
-    /// A due time that a rule gave, if it is not too far ahead.
-    pub(super) fn bounded(
-        &self,
-        name: &ResourceName,
-        version: u64,
-        due: When,
-    ) -> Result<When, RuleFailed> {
-        bounded(name, version, due, (self.now().wall, self.max_delay()))
     }
 }
 
@@ -129,6 +120,14 @@ impl<'e> Gate<'e> {
         }
     }
 
+    /// A create goes by this version of a rule.
+    fn count(self, name: &ResourceName, version: u64, book: &RuleBook) {
+        match self {
+            Self::Engine(engine) => engine.parts.rule_counts.count(name, version, book),
+            Self::Play(_) => {}
+        }
+    }
+
     /// Whether there is room for its topic.
     fn admit_topic(self, name: &TopicName, book: &TopicBook) -> Result<(), EngineError> {
         match self {
@@ -187,22 +186,30 @@ impl Maker<'_> {
             let clock = clock.name();
             engine.may_do(action, format_args!("/timeouts/{clock}/then/escalate"))?;
         }
-        for (place, stage) in spec.stages.iter().flat_map(Stages::iter).enumerate() {
-            if let Some(action) = &stage.action {
-                engine.may_do(action, format_args!("/stages/{place}/action"))?;
-            }
-        }
         let mut when = new.first_when();
         let mut is_skipped = false;
         // What stands in the call wins over the rule.
         if let (None, Some(name)) = (when, rule) {
             let (given, version) = self.rules.due(&name, &Asked::new(&new, now))?;
+            let spec = Arc::make_mut(&mut spec);
             match given {
-                Given::Due(due) => when = Some(self.engine.bounded(&name, version, due)?),
+                Given::Due(due) => when = Some(engine.bounded(&name, version, due)?),
                 Given::Skip => is_skipped = true,
+                // As if they stood in the call.
+                Given::Staged(stages) => {
+                    engine.bounded(&name, version, When::After(latest(&stages)))?;
+                    when = Some(When::After(stages.first_after()));
+                    spec.stages = Some(stages);
+                }
             }
+            engine.count(&name, version, &self.rules);
             let at = now;
-            Arc::make_mut(&mut spec).rule = Some(RuleRef { name, version, at });
+            spec.rule = Some(RuleRef { name, version, at });
+        }
+        for (place, stage) in spec.stages.iter().flat_map(Stages::iter).enumerate() {
+            if let Some(action) = &stage.action {
+                engine.may_do(action, format_args!("/stages/{place}/action"))?;
+            }
         }
         Ok(Creation {
             id,

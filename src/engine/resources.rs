@@ -86,6 +86,13 @@ impl Duetime {
     }
 }
 
+impl Duetime {
+    /// By which versions of a rule creates went since the start, the latest first, and how many.
+    pub fn rule_counts(&self, name: &ResourceName) -> Vec<(u64, u64)> {
+        self.parts.rule_counts.of(name)
+    }
+}
+
 /// What goes by a calendar.
 #[derive(Clone, Debug, Default)]
 pub struct CalendarUse {

@@ -26,6 +26,7 @@ use crate::engine::registry::kind::{Resource, is_there};
 use crate::engine::schedules::{Course, Position};
 use crate::ids::IdSet;
 use crate::limits;
+use crate::rule::Rule;
 use crate::rule::book::{Kept, RuleBook};
 use crate::shard::core::CoreOptions;
 use crate::shard::messages::Target;
@@ -50,7 +51,7 @@ const KEYS_AT_A_TIME: usize = 64;
 
 /// What plays need of the engine.
 pub(super) struct WhatIfs {
-    room: Arc<Semaphore>,
+    pub room: Arc<Semaphore>,
     core: CoreOptions,
 }
 
@@ -77,6 +78,9 @@ pub enum WhatIfRefused {
     /// Reading them took too long.
     #[error("the stored tasks could not be read in {} s; narrow the filter", READ_TIME.as_secs())]
     TooLong,
+    /// A shard that is being restarted gives no snapshot.
+    #[error("{0}; try again")]
+    NoSnapshot(String),
     /// It would end before it begins.
     #[error("ends before it begins")]
     NoTime,
@@ -311,6 +315,20 @@ impl Duetime {
 
 fn target_of(new: &NewTask) -> Option<Target> {
     Some(Target::Key(new.topic.clone(), new.key.clone()?))
+}
+
+/// All rules, with one of them as it would be, in force for all.
+pub(super) fn draft(
+    book: &RuleBook,
+    name: &ResourceName,
+    meaning: Rule,
+    at: WallMs,
+) -> Result<RuleBook, WhatIfRefused> {
+    let mut book = RuleBook::clone(book);
+    let given = [(name.clone(), meaning)];
+    lay_over(&mut book, &given, at);
+    needs_met(&book, &given)?;
+    Ok(book)
 }
 
 /// Puts what is given into the book, each as the next version of what has its name.

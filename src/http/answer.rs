@@ -193,6 +193,10 @@ fn what_if_refused(refused: &WhatIfRefused) -> Problem {
             let detail = refused.to_string();
             return Problem::new(Code::TooManyRequests, detail).retry_after_s(RETRY_SOON_S);
         }
+        WhatIfRefused::NoSnapshot(_) => {
+            let detail = refused.to_string();
+            return Problem::new(Code::ShardUnavailable, detail).retry_after_s(RETRY_SOON_S);
+        }
         WhatIfRefused::TooManyTasks => ("/filter", "too_many"),
         WhatIfRefused::TooLong => ("/filter", "too_long"),
         WhatIfRefused::NoTime | WhatIfRefused::TooFar => ("/until", "out_of_range"),

@@ -36,6 +36,7 @@ use crate::http::{
         topics::list, topics::get, topics::put, topics::delete, topics::pause, topics::resume,
         calendars::list, calendars::get, calendars::put, calendars::delete, calendars::versions, calendars::import,
         rules::list, rules::get, rules::put, rules::delete, rules::versions, rules::rollout, rules::rollback,
+        rules::diff, rules::preview, rules::enable, rules::disable,
         schedules::list, schedules::get, schedules::put, schedules::delete, schedules::versions, schedules::preview,
         schedules::pause, schedules::resume, schedules::run_now,
         ops::preview_cron, simulate::simulate, forecast::forecast,

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::engine::registry::Version;
 use crate::engine::registry::kind::Kind;
-use crate::http::answer::problem_of;
+use crate::http::answer::{Answer, problem_of};
 use crate::http::resent::once;
 use crate::http::resources::{self, Shown, VersionOut, named, raw};
 use crate::http::{Api, BY, at, query, respond};
@@ -16,6 +16,8 @@ use crate::rule::book::Kept;
 use crate::rule::{Rollout, Rule};
 use crate::task::spec::ResourceName;
 use crate::wire;
+use crate::wire::diff::{DiffOut, differences};
+use crate::wire::preview::{PreviewBody, PreviewOut};
 use crate::wire::problem::{Code, Problem, ProblemBody};
 use crate::wire::rule::RuleOut;
 
@@ -30,6 +32,10 @@ pub(super) fn mount(config: &mut ServiceConfig) {
                 .route(web::delete().to(delete)),
         )
         .service(at("/v1/rules/{name}/versions").route(web::get().to(versions)))
+        .service(at("/v1/rules/{name}/versions/{version}/diff").route(web::get().to(diff)))
+        .service(at("/v1/rules/{name}/preview").route(web::post().to(preview)))
+        .service(at("/v1/rules/{name}/enable").route(web::post().to(enable)))
+        .service(at("/v1/rules/{name}/disable").route(web::post().to(disable)))
         .service(at("/v1/rules/{name}/rollout").route(web::post().to(rollout)))
         .service(at("/v1/rules/{name}/rollback").route(web::post().to(rollback)));
 }
@@ -42,7 +48,13 @@ impl Shown for Rule {
     ) -> serde_json::Result<Box<RawValue>> {
         let book = api.engine.rules();
         let rollout = book.rollout(name, kept.version);
-        raw(&RuleOut::new(name, kept, rollout.map(Arc::as_ref))?)
+        let creates = api.engine.rule_counts(name);
+        raw(&RuleOut::new(
+            name,
+            kept,
+            rollout.map(Arc::as_ref),
+            creates,
+        )?)
     }
 }
 
@@ -103,6 +115,115 @@ pub async fn delete(req: HttpRequest, api: Data<Api>, name: Path<String>) -> Htt
     (status = 404, description = "there is none", body = ProblemBody, content_type = "application/problem+json")))]
 pub async fn versions(req: HttpRequest, api: Data<Api>, name: Path<String>) -> HttpResponse {
     respond(async { resources::versions::<Rule>(&req, &api, &name).await }).await
+}
+
+/// What is different between two versions that are kept: from that in the path to another, unless it is said the latest.
+#[utoipa::path(get, path = "/v1/rules/{name}/versions/{version}/diff", tag = "rules", operation_id = "diff_rule_versions",
+    params(("name" = String, Path, description = "its name"), ("version" = u64, Path, description = "the one version"), ("to" = Option<u64>, Query, description = "the other; default: the latest")), responses(
+    (status = 200, description = "each place that is different", body = DiffOut),
+    (status = 404, description = "there is no such rule", body = ProblemBody, content_type = "application/problem+json"),
+    (status = 422, description = "a version that is not kept", body = ProblemBody, content_type = "application/problem+json")))]
+pub async fn diff(req: HttpRequest, api: Data<Api>, at: Path<(String, String)>) -> HttpResponse {
+    respond(async {
+        let query = query(&req, &["to"])?;
+        let name = named(Kind::Rule, &at.0)?;
+        let failed = |error| problem_of(&error);
+        let kept = api.engine.resource::<Rule>(&name).map_err(failed)?;
+        let versions = api.engine.versions::<Rule>(name).await.map_err(failed)?;
+        let to = query.iter().find(|(name, _)| name == "to");
+        let to = match to {
+            Some((_, text)) => kept_version(&versions, "/to", text)?,
+            None => kept_version(&versions, "/to", &kept.version.to_string())?,
+        };
+        let from = kept_version(&versions, "/version", &at.1)?;
+        let body = |version: &Version| {
+            serde_json::from_str(version.body.get()).map_err(crate::http::answer::unwritable)
+        };
+        let changes = differences(&body(from)?, &body(to)?);
+        let (from, to) = (from.version, to.version);
+        Ok(Answer::json(200, &DiffOut { from, to, changes }))
+    })
+    .await
+}
+
+/// The version of that number, if it is kept.
+fn kept_version<'v>(
+    versions: &'v [Version],
+    pointer: &str,
+    text: &str,
+) -> Result<&'v Version, Problem> {
+    let found = versions.iter().find(|it| it.version.to_string() == text);
+    found.ok_or_else(|| {
+        let kept: Vec<_> = versions.iter().map(|it| it.version.to_string()).collect();
+        let detail = format!("is not kept; there are {}", kept.join(", "));
+        Problem::of_field(pointer, "unknown_version", detail)
+    })
+}
+
+/// What a rule would make of the stored tasks that go by it, if it had this content and were in force for all of them.
+/// Nothing is changed. Looks for at most 4 s, and says how far it has come.
+#[utoipa::path(post, path = "/v1/rules/{name}/preview", tag = "rules", operation_id = "preview_rule", params(("name" = String, Path, description = "its name")),
+    request_body = PreviewBody, responses(
+    (status = 200, description = "how many would move, be due at once, end, stay; some of them", body = PreviewOut<'static>),
+    (status = 404, description = "there is no such rule", body = ProblemBody, content_type = "application/problem+json"),
+    (status = 422, description = "the body is not valid, or needs a calendar that is not there", body = ProblemBody, content_type = "application/problem+json"),
+    (status = 429, description = "others are looking already (`too_many_requests`)", body = ProblemBody, content_type = "application/problem+json")))]
+pub async fn preview(
+    req: HttpRequest,
+    payload: Payload,
+    api: Data<Api>,
+    name: Path<String>,
+) -> HttpResponse {
+    respond(async {
+        query(&req, &[])?;
+        let name = named(Kind::Rule, &name)?;
+        let body = api.json(&req, payload).await?;
+        let (candidate, filter) = wire::preview::preview(&body, &api.in_limits())?;
+        let preview = api.engine.preview_rule(&name, candidate, filter).await;
+        let preview = preview.map_err(|error| problem_of(&error))?;
+        Ok(Answer::json(200, &PreviewOut::from(&preview)))
+    })
+    .await
+}
+
+/// Puts a rule in force again: a new version, for all.
+#[utoipa::path(post, path = "/v1/rules/{name}/enable", tag = "rules", operation_id = "enable_rule", params(("name" = String, Path, description = "its name")), responses(
+    (status = 200, description = "the rule", body = RuleOut<'static>),
+    (status = 404, description = "there is none", body = ProblemBody, content_type = "application/problem+json")))]
+pub async fn enable(req: HttpRequest, api: Data<Api>, name: Path<String>) -> HttpResponse {
+    respond(async { set_enabled(&req, &api, &name, true).await }).await
+}
+
+/// Puts a rule out of force, in a new version: it gives its `default`, and without one a create is refused that needs it.
+#[utoipa::path(post, path = "/v1/rules/{name}/disable", tag = "rules", operation_id = "disable_rule", params(("name" = String, Path, description = "its name")), responses(
+    (status = 200, description = "the rule", body = RuleOut<'static>),
+    (status = 404, description = "there is none", body = ProblemBody, content_type = "application/problem+json")))]
+pub async fn disable(req: HttpRequest, api: Data<Api>, name: Path<String>) -> HttpResponse {
+    respond(async { set_enabled(&req, &api, &name, false).await }).await
+}
+
+/// The same again changes nothing, so it may be sent again.
+async fn set_enabled(
+    req: &HttpRequest,
+    api: &Api,
+    name: &str,
+    is_enabled: bool,
+) -> Result<Answer, Problem> {
+    query(req, &[])?;
+    let name = named(Kind::Rule, name)?;
+    let failed = |error| problem_of(&error);
+    let kept = api.engine.resource::<Rule>(&name).map_err(failed)?;
+    if kept.meaning.is_enabled == is_enabled {
+        return resources::answer(200, api, &name, &*kept);
+    }
+    let text = wire::rule::enabled(&kept.body, is_enabled);
+    let text = text.map_err(crate::http::answer::unwritable)?;
+    let meaning = wire::rule::rule(text.as_bytes(), &api.in_limits())?;
+    let put = api
+        .engine
+        .put_resource(name.clone(), text, meaning, BY)
+        .await;
+    resources::answer(200, api, &name, &*put.map_err(failed)?.kept)
 }
 
 /// Says who gets the latest version; all others get the one before. Again, to widen or narrow it; `{"percent": 100}` for
@@ -188,12 +309,7 @@ pub async fn rollback(
                 .versions::<Rule>(name.clone())
                 .await
                 .map_err(failed)?;
-            let version = versions.iter().find(|it| it.version == wanted);
-            let version = version.ok_or_else(|| {
-                let kept: Vec<_> = versions.iter().map(|it| it.version.to_string()).collect();
-                let detail = format!("is not kept; there are {}", kept.join(", "));
-                Problem::of_field("/version", "unknown_version", detail)
-            })?;
+            let version = kept_version(&versions, "/version", &wanted.to_string())?;
             let text = version.body.get().to_owned();
             let meaning = wire::rule::rule(text.as_bytes(), &apart.in_limits())?;
             let put = engine.put_resource(name.clone(), text, meaning, BY).await;

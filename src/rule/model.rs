@@ -1,14 +1,16 @@
 //! Rules: when is a task due that does not say it?
 //!
-//! A rule is a plan that reads a task as it is asked for, and gives an instant, a length, or that no task is needed:
+//! A rule is a plan that reads a task as it is asked for, and gives an instant, a length, stages, or that no task is
+//! needed:
 //!
 //! ```text
 //!  fixed         created_at + 30 min                        or an expression
+//!  staged        after 1 h, after 2 h                       see `rule/staged`
 //!  conditional   the first case that holds has a plan       VIP orders wait longer
 //!  excluding     working time, or moved out of closed time  2 working days by 18:00
 //! ```
 //!
-//! Plans stand in one another: a case may have a plan that excludes holidays. Nothing is guessed: where a fact is missing,
+//! Plans stand in one another: a case may have a plan that is staged, and a stage one that excludes holidays. Nothing is guessed: where a fact is missing,
 //! or is not what the plan needs, there is a [`RuleFault`] that names it, unless the rule says what is due then.
 //!
 //! Invariant: the same rule, facts and instant give the same due time; no clock is read, and nothing is remembered. A
@@ -23,13 +25,17 @@ use crate::clock::{DurationMs, WallMs};
 use crate::rule::Calendar;
 use crate::rule::calendar::{NeverOpen, Shift, WorkingTime};
 use crate::rule::expr::{Expr, Fault, TimeExpr};
+use crate::rule::staged::Staged;
 use crate::task::duration;
 use crate::task::new_task::{NewTask, When};
-use crate::task::spec::{RawJson, ResourceName, TaskKey};
+use crate::task::spec::{Action, RawJson, ResourceName, TaskKey};
+use crate::task::stage::{Stages, StagesError};
 
 /// How due times are computed.
 #[derive(Clone, Debug)]
 pub struct Rule {
+    /// Whether the plan is in force; if it is not, only the default is.
+    pub is_enabled: bool,
     /// The way.
     pub plan: Plan,
     /// What is due when the plan comes to nothing: a fact is missing, or no case holds. `None`: nothing is, and that is
@@ -55,6 +61,8 @@ pub enum Plan {
     },
     /// By a calendar.
     Excluding(Excluding),
+    /// Several times, each with what is done then.
+    Staged(Staged),
 }
 
 /// A plan for those tasks of which a condition holds.
@@ -87,10 +95,12 @@ pub enum How {
 }
 
 /// What a rule gives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Given {
     /// The task is due then.
     Due(When),
+    /// The task has these stages.
+    Staged(Stages),
     /// No task is needed.
     Skip,
 }
@@ -109,12 +119,21 @@ pub enum RuleFault {
     /// There is no such rule.
     #[error("there is no such rule")]
     NoRule,
+    /// It is put out of force.
+    #[error("is disabled, and has no `default`")]
+    Disabled,
     /// It is due later than a task may be.
     #[error("gives a due time more than {} ahead, which is the limit", duration::format(*.0))]
     TooFar(DurationMs),
     /// No case holds, and there is no `else`.
     #[error("no case holds, and there is no `else`")]
     NoCase,
+    /// Stages whose times were worked out can't be those of a task.
+    #[error("its stages {0}")]
+    Stages(StagesError),
+    /// The facts can't be read by its stages.
+    #[error("facts {0}")]
+    Facts(String),
     /// There is no calendar of that name.
     #[error("there is no calendar {0}")]
     NoCalendar(ResourceName),
@@ -176,7 +195,7 @@ impl<'a> Asked<'a> {
             })
     }
 
-    fn at(&self, expr: &TimeExpr) -> Result<WallMs, RuleFault> {
+    pub(super) fn at(&self, expr: &TimeExpr) -> Result<WallMs, RuleFault> {
         expr.at(|name| self.input(name))
             .map_err(|fault| RuleFault::Expr {
                 source_text: expr.source().to_owned(),
@@ -203,11 +222,24 @@ impl Rule {
     /// # Errors
     /// When neither the plan nor the default gives anything; with what the plan came to.
     pub fn give(&self, asked: &Asked<'_>, calendars: &impl Calendars) -> Result<Given, RuleFault> {
-        let given = self.plan.give(asked, calendars);
+        let given = match self.is_enabled {
+            true => self.plan.give(asked, calendars),
+            false => Err(RuleFault::Disabled),
+        };
         match (&self.default, given) {
             (Some(default), Err(fault)) => default.give(asked, calendars).map_err(|_| fault),
             (_, given) => given,
         }
+    }
+
+    /// What its stages do, and where that stands in its body, as a JSON pointer.
+    pub fn actions(&self) -> Vec<(String, &Action)> {
+        let mut actions = Vec::new();
+        self.plan.actions("", &mut actions);
+        if let Some(default) = &self.default {
+            default.actions("/default", &mut actions);
+        }
+        actions
     }
 
     /// The calendars that it needs.
@@ -239,6 +271,29 @@ impl Plan {
                 let at = excluding.give(asked, calendars)?;
                 Ok(Given::Due(When::At(at)))
             }
+            Self::Staged(staged) => staged.give(asked, calendars).map(Given::Staged),
+        }
+    }
+
+    /// What stages do, with where that stands in what stands `at`.
+    fn actions<'a>(&'a self, at: &str, actions: &mut Vec<(String, &'a Action)>) {
+        match self {
+            Self::After(_) | Self::Due(_) | Self::Skip | Self::Excluding(_) => {}
+            Self::Conditional { cases, otherwise } => {
+                for (place, case) in cases.iter().enumerate() {
+                    let at = format!("{at}/conditional/cases/{place}");
+                    case.plan.actions(&at, actions);
+                }
+                if let Some(plan) = otherwise {
+                    plan.actions(&format!("{at}/conditional/else"), actions);
+                }
+            }
+            Self::Staged(staged) => {
+                for (place, stage) in staged.stages().iter().enumerate() {
+                    let at = format!("{at}/staged/stages/{place}/action");
+                    actions.extend(stage.action.iter().map(|action| (at.clone(), action)));
+                }
+            }
         }
     }
 
@@ -246,6 +301,7 @@ impl Plan {
         match self {
             Self::After(_) | Self::Due(_) | Self::Skip => {}
             Self::Excluding(excluding) => names.push(excluding.calendar.clone()),
+            Self::Staged(staged) => names.extend(staged.calendars().cloned()),
             Self::Conditional { cases, otherwise } => {
                 cases.iter().for_each(|case| case.plan.calendars(names));
                 otherwise.iter().for_each(|plan| plan.calendars(names));
@@ -255,7 +311,11 @@ impl Plan {
 }
 
 impl Excluding {
-    fn give(&self, asked: &Asked<'_>, calendars: &impl Calendars) -> Result<WallMs, RuleFault> {
+    pub(super) fn give(
+        &self,
+        asked: &Asked<'_>,
+        calendars: &impl Calendars,
+    ) -> Result<WallMs, RuleFault> {
         let name = &self.calendar;
         let calendar = calendars.calendar(name);
         let calendar = calendar.ok_or_else(|| RuleFault::NoCalendar(name.clone()))?;

@@ -136,7 +136,8 @@ pub struct TaskFilter {
 }
 
 impl TaskFilter {
-    fn admits(&self, task: &Task) -> bool {
+    /// Whether it shows a task.
+    pub fn admits(&self, task: &Task) -> bool {
         let key = task.key.as_ref().map(TaskKey::as_str);
         self.topic.as_ref().is_none_or(|topic| task.topic == *topic)
             && self

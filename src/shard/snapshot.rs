@@ -156,6 +156,14 @@ impl Snapshot {
         whole.map(|part| u64::from(part.live)).sum::<u64>() + newer as u64
     }
 
+    /// The same without what was folded into other classes than these.
+    #[must_use]
+    pub fn only(mut self, classes: &[Class]) -> Self {
+        let parts = &mut self.parts;
+        parts.retain(|part| part.class == Class::Cancels || classes.contains(&part.class));
+        self
+    }
+
     /// Visits each task once, those written last first, and what does not read back.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use crate::task::history::ErrorNote;
 use crate::task::model::{Due, PauseClock, State};
 use crate::task::outcome::Outcome;
 use crate::task::spec::{RawJson, TaskSpec};
+use crate::task::stage::AtStage;
 
 /// One thing that happens to a task.
 #[derive(Clone, Debug)]
@@ -159,6 +160,8 @@ pub enum Event {
         spec: Arc<TaskSpec>,
         /// The due time that follows from it, if its rule was asked.
         due: Option<Due>,
+        /// Where it stands among the stages of the new content.
+        at_stage: Option<AtStage>,
         /// So many changes were known of when it was worked out.
         changes_seen: u32,
     },

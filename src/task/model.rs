@@ -136,6 +136,13 @@ impl Due {
         }
     }
 
+    /// The same due time; one that has passed means now.
+    pub fn no_earlier_than(self, now: Now) -> Self {
+        let late = now.wall.since(self.at);
+        let late = i64::try_from(late.0).unwrap_or(i64::MAX);
+        self.moved_by(late)
+    }
+
     /// The same due time, so many milliseconds later, or earlier.
     pub fn moved_by(self, ms: i64) -> Self {
         Self {

@@ -138,6 +138,23 @@ impl Stages {
         self.0.iter()
     }
 
+    /// These, but for those that are still to come in a task: of them those that are given under their names.
+    ///
+    /// # Errors
+    /// When one would come no later than one before it.
+    pub fn with_those_to_come(&self, task: &Task, given: &Self) -> Result<Self, StagesError> {
+        let stages = (0..).zip(self.iter()).map(|(place, there)| {
+            let named = || given.iter().find(|stage| stage.name == there.name);
+            let stage = if task.has_to_come(place) {
+                named()
+            } else {
+                None
+            };
+            stage.unwrap_or(there).clone()
+        });
+        Self::new(stages.collect())
+    }
+
     /// About how many bytes it takes to write them down.
     pub fn weight(&self) -> usize {
         let pairs = |pairs: &[(String, String)]| -> usize {
@@ -177,11 +194,16 @@ pub struct AtStage {
 impl AtStage {
     /// At the first stage of a task that begins now.
     pub fn first(spec: &TaskSpec, now: Now) -> Option<Self> {
+        let mut from = Due::after(DurationMs(0), now);
+        // What a rule has counted from is what is shown.
+        if let Some(rule) = &spec.rule {
+            from.at = rule.at;
+        }
         spec.stages.as_ref().map(|_| Self {
             place: 0,
             passed: 0,
             died: None,
-            from: Due::after(DurationMs(0), now),
+            from,
         })
     }
 
@@ -213,6 +235,12 @@ impl Task {
     /// Its place.
     pub fn stage_place(&self) -> Option<u8> {
         Some(self.at_stage?.place)
+    }
+
+    /// Whether it has come further among its stages than to wait for the first.
+    pub fn has_begun_stages(&self) -> bool {
+        self.at_stage
+            .is_some_and(|at| at.place > 0 || at.passed != 0 || self.attempts > 0)
     }
 
     /// The stages still to come, with their places.

@@ -553,8 +553,13 @@ fn apply_to(task: &mut Task, event: Event, ctx: &Context<'_>) -> Result<Applied,
         Event::Amend { changes_seen, .. } if open && changes_seen != task.changes.total => {
             Err(Refusal::ChangedMeanwhile)
         }
-        Event::Amend { spec, due, .. } if open => {
-            task.spec = spec;
+        Event::Amend {
+            spec,
+            due,
+            at_stage,
+            ..
+        } if open => {
+            (task.spec, task.at_stage) = (spec, at_stage);
             let mut reason = "given other content";
             if let Some(due) = due.filter(|due| due.at != task.due.at) {
                 (task.due, task.next) = (due, due);

@@ -1,10 +1,13 @@
 //! Rules: the body of `PUT /v1/rules/{name}`, a rule as it is answered, and a rollout.
 
+mod staged;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
@@ -20,20 +23,35 @@ use crate::wire::due::InLimits;
 use crate::wire::problem::Problem;
 use crate::wire::time::{self, Time};
 
-const KINDS: &[&str] = &["fixed", "conditional", "excluding"];
+const KINDS: &[&str] = &["fixed", "conditional", "excluding", "staged"];
 const RULE: Shape = Shape {
-    fields: &["fixed", "conditional", "excluding", "default"],
-    not_built: &["staged"],
+    fields: &[
+        "fixed",
+        "conditional",
+        "excluding",
+        "staged",
+        "default",
+        "enabled",
+    ],
+    not_built: &[],
 };
 /// Ways that stand beside an `if`, or alone.
-const PLANS: &[&str] = &["after", "due", "skip", "excluding", "conditional"];
+const PLANS: &[&str] = &["after", "due", "skip", "excluding", "conditional", "staged"];
 const PLAN: Shape = Shape {
     fields: PLANS,
-    not_built: &["staged"],
+    not_built: &[],
 };
 const CASE: Shape = Shape {
-    fields: &["if", "after", "due", "skip", "excluding", "conditional"],
-    not_built: &["staged"],
+    fields: &[
+        "if",
+        "after",
+        "due",
+        "skip",
+        "excluding",
+        "conditional",
+        "staged",
+    ],
+    not_built: &[],
 };
 const FIXED: Shape = Shape {
     fields: &["after", "due"],
@@ -89,7 +107,9 @@ fn rule_of(node: Node<'_, '_>, limits: &InLimits) -> Option<Rule> {
         let default = node.object(&PLAN)?;
         self::plan(&default, PLANS, limits)
     });
+    let is_enabled = body.optional("enabled", |node| node.flag());
     Some(Rule {
+        is_enabled: is_enabled.unwrap_or(true),
         plan: plan?,
         default,
     })
@@ -114,7 +134,8 @@ fn plan(body: &Object<'_, '_>, kinds: &'static [&'static str], limits: &InLimits
 fn nested(body: &Object<'_, '_>, kind: &'static str, limits: &InLimits) -> Option<Plan> {
     match kind {
         "conditional" => body.required(kind, |node| conditional(node, limits)),
-        _ => body.required(kind, |node| excluding(node, limits)),
+        "staged" => body.required(kind, |node| staged::staged(node, limits).map(Plan::Staged)),
+        _ => body.required(kind, |node| excluding(node, limits).map(Plan::Excluding)),
     }
 }
 
@@ -142,7 +163,7 @@ fn conditional(node: Node<'_, '_>, limits: &InLimits) -> Option<Plan> {
     Some(Plan::Conditional { cases, otherwise })
 }
 
-fn excluding(node: Node<'_, '_>, limits: &InLimits) -> Option<Plan> {
+fn excluding(node: Node<'_, '_>, limits: &InLimits) -> Option<Excluding> {
     let body = node.object(&EXCLUDING)?;
     let calendar = body.required("calendar", |node| node.name(ResourceName::parse));
     let from = body.optional("from", time);
@@ -177,11 +198,11 @@ fn excluding(node: Node<'_, '_>, limits: &InLimits) -> Option<Plan> {
             Some(How::Shifted(length?, shift?))
         }
     };
-    Some(Plan::Excluding(Excluding {
+    Some(Excluding {
         calendar: calendar?,
         from,
         how: how?,
-    }))
+    })
 }
 
 /// An expression over a task that is true or false.
@@ -245,6 +266,16 @@ fn reach_of(node: Node<'_, '_>) -> Option<Reach> {
         from: instant("from"),
         until: instant("until"),
     })
+}
+
+/// The body of a rule, in force or out of it.
+///
+/// # Errors
+/// If it is no JSON.
+pub fn enabled(body: &str, is_enabled: bool) -> serde_json::Result<String> {
+    let mut body: serde_json::Map<String, Value> = serde_json::from_str(body)?;
+    body.insert("enabled".to_owned(), is_enabled.into());
+    serde_json::to_string(&body)
 }
 
 /// Reads the body of `POST /v1/rules/{name}/rollback`: the version that is wanted again.
@@ -338,22 +369,30 @@ pub struct RollbackBody {
     version: u64,
 }
 
-/// Body of `PUT /v1/rules/{name}`: one of `fixed`, `conditional`, `excluding`.
+/// Body of `PUT /v1/rules/{name}`: one of `fixed`, `conditional`, `excluding`, `staged`.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PutRule, example = json!({"conditional": {"cases": [{"if": "facts.vip", "after": "PT45M"}], "else": {"after": "PT30M"}}}))]
 pub struct RuleBody {
     /// `{after}`, a length from creation on, or `{due}`, an expression that gives an instant.
     #[schema(value_type = Object, required = false)]
     fixed: (),
-    /// `{cases, else}`: the first case whose `if` holds, with one of `after`, `due`, `skip`, `excluding`, `conditional`.
+    /// `{cases, else}`: the first case whose `if` holds, with one of `after`, `due`, `skip`, `excluding`,
+    /// `conditional`, `staged`.
     #[schema(value_type = Object, required = false)]
     conditional: (),
     /// `{calendar, from}` and `working_hours`, `working_days` with `by`, or `after` with `shift`.
     #[schema(value_type = Object, required = false)]
     excluding: (),
+    /// `{stages}`, as in a create; `due` or `excluding` may stand in the place of a stage's `after`.
+    #[schema(value_type = Object, required = false)]
+    staged: (),
     /// What is due when nothing else gives a time.
     #[schema(value_type = Object, required = false)]
     default: (),
+    /// Whether it is in force; true unless it is said. One that is not gives its `default`, and without one a create is
+    /// refused.
+    #[schema(value_type = bool, required = false)]
+    enabled: (),
 }
 
 /// A rule.
@@ -368,10 +407,21 @@ pub struct RuleOut<'a> {
     changed_at: Time,
     /// Who gets this version, and which one the others get; null: it is in force for all.
     rollout: Option<RolloutOut<'a>>,
+    /// Whether it is in force.
+    enabled: bool,
+    /// By which versions creates went since the service was started, the latest first.
+    creates: Vec<VersionCount>,
     /// The body of the latest PUT.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     body: BTreeMap<String, Box<RawValue>>,
+}
+
+/// How many creates went by a version.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct VersionCount {
+    version: u64,
+    creates: u64,
 }
 
 /// A rollout that goes on.
@@ -394,6 +444,7 @@ impl<'a> RuleOut<'a> {
         name: &'a ResourceName,
         kept: &'a Kept<Rule>,
         rollout: Option<&'a Kept<Rollout>>,
+        creates: Vec<(u64, u64)>,
     ) -> serde_json::Result<Self> {
         #[derive(Deserialize)]
         struct Stored<'a> {
@@ -408,12 +459,18 @@ impl<'a> RuleOut<'a> {
                 reach: stored.reach,
             })
         });
+        let mut body: BTreeMap<String, Box<RawValue>> = serde_json::from_str(&kept.body)?;
+        body.remove("enabled");
+        let creates = creates.into_iter();
+        let creates = creates.map(|(version, creates)| VersionCount { version, creates });
         Ok(Self {
             name: name.as_str(),
             version: kept.version,
             changed_at: Time(kept.changed_at),
             rollout: rollout.transpose()?,
-            body: serde_json::from_str(&kept.body)?,
+            enabled: kept.meaning.is_enabled,
+            creates: creates.collect(),
+            body,
         })
     }
 }

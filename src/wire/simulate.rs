@@ -105,10 +105,7 @@ pub fn what_if(bytes: &[u8], limits: &InLimits) -> Result<WhatIf, Problem> {
             given(node, ResourceName::parse, |body| schedule(body, limits))
         });
         let is_given = body.has("tasks") || body.has("schedules");
-        let filter = body.optional("filter", |node| {
-            let ask = node.taken(ListAsk::parse(&words(node)?))?;
-            Some(ask.filter)
-        });
+        let filter = body.optional("filter", filter);
         let assume = body.optional("assume", assumptions);
         let defaults = WhatIf::lasting(LENGTH);
         Some(WhatIf {
@@ -152,6 +149,12 @@ fn by_name<'j, N, T>(
         Ok(name) => Some((name, read(node)?)),
         Err(error) => node.refuse("invalid_name", error.to_string()),
     })
+}
+
+/// Reads which stored tasks: parameters of a list, in an object.
+pub(super) fn filter(node: Node<'_, '_>) -> Option<TaskFilter> {
+    let ask = node.taken(ListAsk::parse(&words(node)?))?;
+    Some(ask.filter)
 }
 
 /// The words of a filter, as a query.

@@ -4,13 +4,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::limits;
-use crate::rule::expr::{self, Expr};
-use crate::task::guard::Guard;
-use crate::task::spec::{RawJson, StageName};
+use crate::task::spec::StageName;
 use crate::task::stage::{Stage, Stages, StagesError, Starts};
 use crate::wire::action::{self, ActionBody};
 use crate::wire::before_fire::{self, GuardBody};
-use crate::wire::decode::{Node, Shape};
+use crate::wire::decode::{Node, Object, Shape};
 use crate::wire::due::{self, InLimits};
 use crate::wire::time::Length;
 
@@ -37,14 +35,31 @@ pub(super) fn stages(node: Node<'_, '_>, limits: &InLimits) -> Option<Stages> {
 
 fn stage(node: Node<'_, '_>, earlier: &[Stage], limits: &InLimits) -> Option<Stage> {
     let body = node.object(&STAGE)?;
+    let starts = body.one_of(STARTS);
+    let starts = starts.and_then(|field| self::starts(&body, field, limits));
+    stage_of(&body, starts, earlier)
+}
+
+/// Reads when a stage comes, from that field.
+pub(super) fn starts(
+    body: &Object<'_, '_>,
+    field: &'static str,
+    limits: &InLimits,
+) -> Option<Starts> {
+    let length = body.required(field, |node| due::delay(node, limits))?;
+    Some(match field {
+        "after" => Starts::After(length),
+        _ => Starts::AfterPrevious(length),
+    })
+}
+
+/// Reads all of a stage but its time.
+pub(super) fn stage_of(
+    body: &Object<'_, '_>,
+    starts: Option<Starts>,
+    earlier: &[Stage],
+) -> Option<Stage> {
     let name = body.required("name", |node| node.name(StageName::parse));
-    let starts = body.one_of(STARTS).and_then(|field| {
-        let length = body.required(field, |node| due::delay(node, limits))?;
-        Some(match field {
-            "after" => Starts::After(length),
-            _ => Starts::AfterPrevious(length),
-        })
-    });
     let condition = body.optional("if", before_fire::condition);
     let guard = body.optional("guard", before_fire::guard);
     let action = body.optional("action", action::action);
@@ -66,32 +81,6 @@ fn stage(node: Node<'_, '_>, earlier: &[Stage], limits: &InLimits) -> Option<Sta
             body.refuse(field, code, flaw.to_string())
         }
     }
-}
-
-/// Why these facts can't stand beside what a shard evaluates itself, stages and guards: a condition could never read them.
-pub(super) fn facts_flaw(
-    stages: Option<&Stages>,
-    guard: Option<&Guard>,
-    facts: Option<&RawJson>,
-) -> Option<String> {
-    let is = facts?.0.len();
-    let reads =
-        |condition: &str| Expr::shared(condition, expr::TASK).is_ok_and(|expr| expr.reads("facts"));
-    let of_stages = stages.into_iter().flat_map(Stages::iter);
-    let of_stages = of_stages.flat_map(|stage| {
-        let condition = stage.condition.as_ref();
-        condition
-            .into_iter()
-            .chain(stage.guard.as_ref().and_then(Guard::condition))
-    });
-    let mut conditions = of_stages.chain(guard.and_then(Guard::condition));
-    let is_too_long = is > limits::EXPR_INPUT_BYTES_MAX && conditions.any(|it| reads(it));
-    is_too_long.then(|| {
-        format!(
-            "is {is} bytes long, at most {} are allowed where the `if` of a stage or a guard reads them",
-            limits::EXPR_INPUT_BYTES_MAX
-        )
-    })
 }
 
 /// Stages as they are shown.

@@ -6,6 +6,7 @@
 use utoipa::ToSchema;
 
 use crate::limits;
+use crate::rule::staged;
 use crate::task::spec::{Class, Delivery, RawJson};
 use crate::task::topic::OnExisting;
 use crate::task::{Action, NewTask, TaskKey, TopicName};
@@ -108,7 +109,7 @@ fn of_body(body: &Object<'_, '_>, limits: &InLimits) -> Option<NewTask> {
             "stands beside `stages`, which have times of their own",
         );
     }
-    if let Some(flaw) = stages::facts_flaw(stages.as_ref(), guard.as_ref(), facts.as_ref()) {
+    if let Some(flaw) = staged::facts_flaw(stages.as_ref(), guard.as_ref(), facts.as_ref()) {
         return body.refuse("facts", "too_long", flaw);
     }
     if action == Some(Action::None) && !has_time(body) {

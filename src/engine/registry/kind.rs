@@ -149,6 +149,10 @@ impl Resource for Rule {
         &mut book.rules
     }
 
+    fn actions(&self) -> Vec<(String, &Action)> {
+        Rule::actions(self)
+    }
+
     fn needs(&self) -> Vec<Need> {
         let calendars = self.calendars().into_iter();
         calendars.map(|name| (Kind::Calendar, name)).collect()

@@ -174,6 +174,7 @@ fn named(name: &str) -> ResourceName {
 
 const HOURLY: &str = r#""cron": "0 * * * *""#;
 
+/// Case 16.
 #[tokio::test]
 async fn what_was_missed_while_the_service_was_down_is_caught_up_as_its_schedule_says() {
     let center = Center::at("2027-03-01T09:50:00Z").await;
@@ -239,6 +240,7 @@ async fn what_was_missed_while_the_service_was_down_is_caught_up_as_its_schedule
     center.engine.shutdown().await;
 }
 
+/// Case 7.
 #[tokio::test]
 async fn a_weekly_schedule_runs_once_after_the_clocks_go_back_also_over_a_restart() {
     let center = Center::at("2021-11-05T12:00:00Z").await;

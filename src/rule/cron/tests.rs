@@ -25,6 +25,7 @@ fn shown(cron: &str, tz: &str, after: &str, count: usize) -> Vec<String> {
         .collect()
 }
 
+/// Cases 7, 9, 11, 13, and the rare dates of case 15.
 #[test]
 fn the_cases_from_the_field_come_out_exactly() {
     for (cron, tz, after, expected) in [

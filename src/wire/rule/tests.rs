@@ -2,10 +2,13 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::clock::{DurationMs, WallMs};
+use crate::rule::again::{Again, again};
 use crate::rule::book::{RuleBook, RuleFailed};
 use crate::rule::model::{Asked, Given, RuleFault};
 use crate::task::new_task::{NewTask, When};
-use crate::task::spec::{RawJson, TopicName};
+use crate::task::spec::{RawJson, RuleRef, TaskSpec, TopicName};
+use crate::task::stage::{AtStage, Stages, StagesError, Starts};
+use crate::testing::fixtures::{self, at as at_ms};
 use crate::wire::tests::{NOW, WIDE, refused};
 
 fn read(body: &Value) -> Rule {
@@ -155,6 +158,104 @@ fn closed_time_is_left_out_in_each_of_its_ways() {
     assert_eq!(read(&elsewhere).calendars(), [name("de")]);
 }
 
+/// The names and times of stages that were given.
+fn starts(given: Result<Given, RuleFault>) -> Vec<(&'static str, Starts)> {
+    let Ok(Given::Staged(stages)) = given else {
+        panic!("{given:?}");
+    };
+    let named = stages.iter().map(|stage| {
+        let name: &'static str = stage.name.as_str().to_owned().leak();
+        (name, stage.starts)
+    });
+    named.collect()
+}
+
+#[test]
+fn a_staged_rule_gives_stages_with_times_that_may_be_worked_out() {
+    let body = json!({"staged": {"stages": [
+        {"name": "remind", "excluding": {"calendar": "cn", "working_hours": 1}},
+        {"name": "again", "after_previous": "PT1M"},
+        {"name": "cancel", "due": "timestamp(facts.pay_by)", "action": {"none": {}}},
+    ]}});
+    let after = |text| Starts::After(time::parse(text, None).unwrap().since(NOW));
+    // One working hour from the night of a Monday on.
+    let remind = after("2026-11-30T02:00:00Z");
+    let given_for = |pay_by: &str| given(&body, &json!({"pay_by": pay_by}));
+    assert_eq!(
+        starts(given_for("2026-11-30T03:00:00Z")),
+        [
+            ("remind", remind),
+            ("again", Starts::AfterPrevious(DurationMs::secs(60))),
+            ("cancel", after("2026-11-30T03:00:00Z")),
+        ]
+    );
+    let out_of_order = StagesError::OutOfOrder { place: 2 };
+    assert_eq!(
+        given_for("2026-11-30T01:00:00Z"),
+        Err(RuleFault::Stages(out_of_order))
+    );
+    let missing = given(&body, &json!({}));
+    assert!(
+        matches!(missing, Err(RuleFault::Expr { .. })),
+        "{missing:?}"
+    );
+    let rule = read(&body);
+    assert_eq!(rule.calendars(), [name("cn")]);
+    let at: Vec<String> = rule.actions().into_iter().map(|(at, _)| at).collect();
+    assert_eq!(at, ["/staged/stages/2/action"]);
+}
+
+#[test]
+fn a_case_picks_stages_and_the_actions_of_all_are_known() {
+    let one =
+        |name: &str| json!({"stages": [{"name": name, "after": "PT1H", "action": {"none": {}}}]});
+    let body = json!({"conditional": {
+        "cases": [{"if": "facts.vip", "staged": one("later")}], "else": {"staged": one("now")}},
+        "default": {"staged": one("never")}});
+    let hour = Starts::After(DurationMs::secs(3600));
+    for (facts, expected) in [
+        (json!({"vip": true}), "later"),
+        (json!({"vip": false}), "now"),
+        (json!({}), "never"),
+    ] {
+        assert_eq!(starts(given(&body, &facts)), [(expected, hour)]);
+    }
+    let at: Vec<String> = read(&body)
+        .actions()
+        .into_iter()
+        .map(|(at, _)| at)
+        .collect();
+    assert_eq!(
+        at,
+        [
+            "/conditional/cases/0/staged/stages/0/action",
+            "/conditional/else/staged/stages/0/action",
+            "/default/staged/stages/0/action"
+        ]
+    );
+}
+
+#[test]
+fn a_rule_that_is_disabled_gives_its_default_and_nothing_else() {
+    let body = json!({"fixed": {"after": "PT1H"}, "enabled": false});
+    assert_eq!(given(&body, &json!({})), Err(RuleFault::Disabled));
+    let body = json!({"fixed": {"after": "PT1H"}, "enabled": false, "default": {"after": "PT5M"}});
+    assert_eq!(given(&body, &json!({})), after(5));
+    let again = enabled(&body.to_string(), true).unwrap();
+    assert_eq!(
+        given(&serde_json::from_str(&again).unwrap(), &json!({})),
+        after(60)
+    );
+}
+
+#[test]
+fn facts_that_the_condition_of_a_stage_could_not_read_are_refused_at_the_create() {
+    let body =
+        json!({"staged": {"stages": [{"name": "a", "after": "PT1H", "if": "has(facts.x)"}]}});
+    let long = given(&body, &json!({"y": "y".repeat(9_000)}));
+    assert!(matches!(long, Err(RuleFault::Facts(_))), "{long:?}");
+}
+
 #[test]
 fn what_is_wrong_with_a_rule_is_told_where_it_stands() {
     for (body, expected) in [
@@ -202,6 +303,18 @@ fn what_is_wrong_with_a_rule_is_told_where_it_stands() {
             vec![("/excluding/shift", "missing")],
         ),
         (
+            json!({"staged": {"stages": []}}),
+            vec![("/staged/stages", "empty")],
+        ),
+        (
+            json!({"staged": {"stages": [{"name": "a", "due": "now", "after": "PT1S"}, {"name": "b", "excluding": {}}]}}),
+            vec![
+                ("/staged/stages/0/due", "conflict"),
+                ("/staged/stages/1/excluding", "missing"),
+                ("/staged/stages/1/excluding/calendar", "missing"),
+            ],
+        ),
+        (
             json!({"fixed": {"after": "PT1S"}, "default": {"skip": false}}),
             vec![("/default/skip", "unknown_value")],
         ),
@@ -214,6 +327,104 @@ fn what_is_wrong_with_a_rule_is_told_where_it_stands() {
             .collect();
         assert_eq!(wrong, expected, "{body}");
     }
+}
+
+// ---------------------------------------------------------------- stored tasks
+
+/// A task that the first of these rules has made, and what the second says of it ten minutes later, or with its first
+/// stage passed over.
+fn asked_again(first: &Value, then: &Value, is_at_second: bool) -> Option<Again> {
+    let now = at_ms(0);
+    let mut task = fixtures::task().due_in_minutes(60).build(now);
+    let spec = TaskSpec {
+        rule: Some(RuleRef {
+            name: name("r"),
+            version: 1,
+            at: now.wall,
+        }),
+        stages: match given(first, &json!({})) {
+            Ok(Given::Staged(stages)) => Some(stages),
+            _ => None,
+        },
+        ..TaskSpec::default()
+    };
+    task.at_stage = AtStage::first(&spec, now);
+    if is_at_second {
+        task.at_stage = task.at_stage.map(|at| AtStage { place: 1, ..at });
+    }
+    task.spec = Arc::new(spec);
+    let mut book = book();
+    book.rules.insert(name("r"), kept(read(then), 2));
+    let later = at_ms(600_000);
+    again(&task, &task.spec, &book, later, crate::limits::MAX_DELAY).unwrap()
+}
+
+fn ladder(stages: &[(&str, u64)]) -> Value {
+    let stages = stages.iter();
+    let stages =
+        stages.map(|(name, minutes)| json!({"name": name, "after": format!("PT{minutes}M")}));
+    json!({"staged": {"stages": stages.collect::<Vec<_>>()}})
+}
+
+/// When it is due, in minutes since the creation; its stages, and the place of the present one.
+fn stands(again: Option<Again>) -> (Option<i64>, Vec<(String, u64)>, Option<u8>) {
+    let Some(Again::Stands(stand)) = again else {
+        panic!("{again:?}");
+    };
+    assert_eq!(stand.rule.version, 2);
+    let minutes = |ms: i64| ms / 60_000;
+    let due = stand.due.map(|due| minutes(due.at.0 - at_ms(0).wall.0));
+    let stages = stand.stages.iter().flat_map(Stages::iter);
+    let stages = stages.map(|stage| match stage.starts {
+        Starts::After(length) | Starts::AfterPrevious(length) => {
+            (stage.name.as_str().to_owned(), length.0 / 60_000)
+        }
+    });
+    (due, stages.collect(), stand.at_stage.map(|at| at.place))
+}
+
+#[test]
+fn a_task_that_has_not_begun_becomes_what_a_create_would_have_made_of_it() {
+    let two = [("a", 60), ("b", 120)];
+    let owned = |stages: &[(&str, u64)]| -> Vec<(String, u64)> {
+        stages
+            .iter()
+            .map(|(name, at)| ((*name).to_owned(), *at))
+            .collect()
+    };
+    let fixed = |minutes: u64| json!({"fixed": {"after": format!("PT{minutes}M")}});
+    let ask = |first: &Value, then: &Value| stands(asked_again(first, then, false));
+    let staged = |stages: &[(&str, u64)], due| (Some(due), owned(stages), Some(0));
+    let other = [("c", 30), ("b", 90)];
+    assert_eq!(ask(&ladder(&two), &ladder(&other)), staged(&other, 30));
+    // An hour either way, and due then as before.
+    assert_eq!(ask(&fixed(60), &ladder(&two)), (None, owned(&two), Some(0)));
+    assert_eq!(ask(&ladder(&two), &fixed(45)), (Some(45), Vec::new(), None));
+    // What is past means now.
+    assert_eq!(
+        ask(&ladder(&two), &ladder(&[("a", 5)])),
+        staged(&[("a", 5)], 10)
+    );
+    let skip = json!({"conditional": {"cases": [{"if": "true", "skip": true}]}});
+    let skipped = asked_again(&ladder(&two), &skip, false);
+    assert!(matches!(skipped, Some(Again::Skip { .. })), "{skipped:?}");
+}
+
+#[test]
+fn beyond_its_first_stage_a_task_keeps_what_has_come_and_takes_what_is_named() {
+    let three = ladder(&[("a", 60), ("b", 120), ("c", 180)]);
+    let ask = |then: &Value| stands(asked_again(&three, then, true));
+    let kept = |c: u64| {
+        let stages = [("a", 60), ("b", 120), ("c", c)];
+        let stages = stages.map(|(name, at)| (name.to_owned(), at));
+        (None, stages.to_vec(), Some(1))
+    };
+    assert_eq!(
+        ask(&ladder(&[("a", 1), ("b", 2), ("c", 150), ("d", 200)])),
+        kept(150)
+    );
+    assert_eq!(ask(&ladder(&[("x", 1)])), kept(180));
+    assert_eq!(ask(&json!({"fixed": {"after": "PT1M"}})), kept(180));
 }
 
 // ---------------------------------------------------------------- rollouts
@@ -370,7 +581,7 @@ fn the_examples_of_the_page_are_what_can_be_put() {
         };
         counts[nth] += 1;
     }
-    assert_eq!(counts, [1, 6, 1, 1]);
+    assert_eq!(counts, [1, 8, 1, 1]);
 }
 
 #[test]
@@ -402,6 +613,21 @@ fn the_examples_of_the_page_give_what_it_says() {
     assert_eq!(give("by-size", json!({"total": 7})), after(30));
     assert_eq!(give("order-unpaid", json!({"vip": true})), after(45));
     assert_eq!(give("order-unpaid", json!({})), after(30));
+    // One hour without a courier: dispatch; two hours: cancel.
+    let hours = |hours: u64| Starts::After(DurationMs::secs(hours * 3600));
+    let no_courier = starts(give("no-courier", json!({})));
+    assert_eq!(no_courier, [("dispatch", hours(1)), ("cancel", hours(2))]);
+    // Monday 01:53 in Berlin: four working hours are over at 13:00, the second working day after it is Wednesday.
+    let late = starts(give("late", json!({"express": true})));
+    let until = |text| Starts::After(time::parse(text, None).unwrap().since(NOW));
+    assert_eq!(
+        late,
+        [
+            ("remind", until("2026-11-30T12:00:00Z")),
+            ("refund", until("2026-12-02T17:00:00Z"))
+        ]
+    );
+    assert_eq!(give("late", json!({})), at("2026-12-09T17:00:00Z"));
     // Monday, 2026-11-30, 01:53 in Berlin, and two hours.
     assert_eq!(give("remind", json!({})), at("2026-11-30T08:00:00Z"));
 }

@@ -200,6 +200,7 @@ fn whatever_moves_it_drops_the_question_and_has_it_asked_anew() {
     let stale = Event::Amend {
         spec,
         due: None,
+        at_stage: life.task.at_stage,
         changes_seen: 0,
     };
     assert_eq!(life.apply(stale), Err(Refusal::ChangedMeanwhile));

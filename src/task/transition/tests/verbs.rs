@@ -125,11 +125,13 @@ fn event_of(row: &str, life: &mut Life) -> Event {
         "amend" => Event::Amend {
             spec: task().spec(),
             due: Some(Due::after(minutes(5), now)),
+            at_stage: life.task.at_stage,
             changes_seen: life.task.changes.total,
         },
         "amend late" => Event::Amend {
             spec: task().spec(),
             due: None,
+            at_stage: life.task.at_stage,
             changes_seen: life.task.changes.total + 1,
         },
         "due" => due(),
