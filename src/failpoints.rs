@@ -91,6 +91,7 @@ pub const POINTS: &[(&str, &str)] = &[
     ("scheduler::future", "after it has slept"),
     ("scheduler::stopped", "when it ends"),
     ("schedules::round", "before schedules take their next steps"),
+    ("bulk::round", "before bulk jobs take their next steps"),
     ("push::started", "when the actor of HTTP pushes begins"),
     (
         "push::handler",

@@ -171,6 +171,7 @@ pub mod telemetry;
 mod testing;
 
 pub use clock::{Clock, DurationMs, Now, WallMs};
+pub use engine::bulk::{BulkId, BulkJob, BulkState, BulkVerb};
 pub use engine::handle::{BatchOp, LeaseAsk};
 pub use engine::{Builder, Duetime, EngineError, StartError};
 pub use executor::command::{Allow, CommandGuard, CommandOptions};
@@ -192,6 +193,7 @@ pub use task::spec::{
 pub use task::stage::{Stage, Stages, StagesError, Starts};
 pub use task::topic::OnExisting;
 pub use task::{NewTask, Outcome, Task, When};
+pub use wire::bulk::{BulkAction, BulkAsk};
 
 /// Supervision for an embedder's own actors: the same watchdog that looks after the shards.
 pub use watchdog as supervision;

@@ -105,6 +105,24 @@ pub const PAGE_ITEMS_MAX: usize = 1000;
 pub const PAGE_SCAN_MAX: usize = 20_000;
 /// Most bytes of tasks that one shard searches for a text, for one list page.
 pub const PAGE_SEARCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Most records that a bulk job looks at in one step.
+pub const BULK_SCAN_MAX: usize = 4_000;
+/// Most tasks that a bulk job changes in one step.
+pub const BULK_STEP_MAX: usize = 500;
+/// Slowest and fastest rate of a bulk job, in tasks per second.
+pub const BULK_RATE: std::ops::RangeInclusive<u64> = 1..=100_000;
+/// Bulk jobs that have not ended, at a time.
+pub const BULK_LIVE_MAX: usize = 16;
+/// Ended bulk jobs that are kept; the oldest go first.
+pub const BULK_ENDED_MAX: usize = 20;
+/// How long an ended bulk job is kept, and can be undone, in milliseconds.
+pub const BULK_KEPT_MS: u64 = 7 * 24 * 3600 * 1000;
+/// Tasks of one bulk job that can be taken back. One that changes more can't be undone.
+pub const BULK_UNDO_MAX: u64 = 1_000_000;
+/// Tasks that a bulk job names: of what it would change, and of what did not let itself be changed.
+pub const BULK_SAMPLE_MAX: usize = 20;
+/// Longest `args` and `filter` of a bulk job together, in bytes.
+pub const BULK_BODY_BYTES_MAX: usize = 8 * 1024;
 /// Most items of one lease request.
 pub const LEASE_ITEMS_MAX: usize = 1000;
 /// Longest wait of a lease request, in milliseconds.

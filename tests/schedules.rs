@@ -78,6 +78,18 @@ fn a_calendar_that_is_put_tells_what_goes_by_it() {
     let topic = json!({"topic": "used.orders", "tasks": 1});
     assert_eq!(put(), json!({"rules": ["used-hours"], "topics": [topic]}));
     assert_eq!(api.task(&task["id"])["due_at"], task["due_at"]);
+    // What it offers works them out anew.
+    let mut longer = office();
+    longer["weekly"] = json!({"sun": [["09:00", "17:00"]]});
+    let answer = api.put("/v1/calendars/used", &longer).must(200);
+    let job = api.post("/v1/bulk", &answer["recompute"][0]).must(202);
+    let path = format!("/v1/bulk/{}", job["id"].as_str().expect("an id"));
+    let job = support::until("it is through", support::SOON, || {
+        let job = api.get(&path).must(200);
+        (job["state"] == "done").then_some(job)
+    });
+    assert_eq!(job["counts"]["done"], 1);
+    assert_ne!(api.task(&task["id"])["due_at"], task["due_at"]);
 }
 
 #[test]

@@ -317,6 +317,7 @@ async fn a_shard_whose_thread_hangs_is_replaced_and_when_it_wakes_nothing_it_doe
         "shard-02",
         "scheduler",
         "schedules",
+        "bulk",
         "http-push",
         "registry",
     ] {
@@ -645,6 +646,7 @@ async fn a_watchdog_that_hangs_or_dies_makes_readiness_red_and_all_else_goes_on(
         "shard-02",
         "scheduler",
         "schedules",
+        "bulk",
         "http-push",
         "registry",
     ] {

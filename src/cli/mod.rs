@@ -14,10 +14,12 @@
 //! it passes `render::plain` first; in JSON output it is left as it is.
 
 pub mod bench;
+mod bulk;
 mod calendar;
 mod client;
 mod dead;
 pub mod demo;
+mod filter;
 mod render;
 mod resource;
 mod rule;
@@ -103,6 +105,12 @@ enum Command {
         after_help = "Example:\n  duetime schedule put nightly '{\"cron\": \"0 2 * * *\", \"tz\": \"Europe/Berlin\", \"topic\": \"report.nightly\"}'"
     )]
     Schedule(schedule::Args),
+    /// One verb for many tasks: in the background, at a rate, held, ended and taken back by hand
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  duetime bulk create cancel --topic order.unpaid --dry-run --wait"
+    )]
+    Bulk(bulk::Args),
     /// See who leases tasks
     #[command(
         arg_required_else_help = true,
@@ -185,6 +193,7 @@ fn execute(command: Command, out: &mut Out<'_>) -> Result<(), Failure> {
         Command::Calendar(args) => calendar::run(args, out),
         Command::Rule(args) => rule::run(args, out),
         Command::Schedule(args) => schedule::run(args, out),
+        Command::Bulk(args) => bulk::run(args, out),
         Command::Worker(args) => worker::run(args, out),
         Command::Simulate(args) => simulate::run(args, out),
         Command::Store(args) => store::run(args, out),

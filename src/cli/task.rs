@@ -8,20 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::client::{Body, Client, Request, Server, parse_idempotency_key, parse_json};
+use super::filter::{Filter, STATES, parse_tag};
 use super::{Failure, Out, render};
 use crate::ids::TaskId;
 use crate::limits::PAGE_ITEMS_MAX;
-
-const STATES: [&str; 8] = [
-    "pending",
-    "dispatched",
-    "running",
-    "retrying",
-    "paused",
-    "succeeded",
-    "dead",
-    "cancelled",
-];
 
 #[derive(ClapArgs, Debug)]
 pub(super) struct Args {
@@ -235,13 +225,6 @@ enum Delivery {
     AtMostOnce,
 }
 
-fn parse_tag(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
-        _ => Err("a tag is written name=value".into()),
-    }
-}
-
 #[derive(ClapArgs, Debug)]
 struct Cancel {
     #[command(flatten)]
@@ -302,54 +285,11 @@ struct Complete {
 
 #[derive(ClapArgs, Debug)]
 struct List {
-    /// Of this topic
-    #[arg(long)]
-    topic: Option<String>,
-    /// With this key
-    #[arg(long)]
-    key: Option<String>,
-    /// With a key that starts like this
-    #[arg(long, value_name = "PREFIX")]
-    key_prefix: Option<String>,
+    #[command(flatten)]
+    filter: Filter,
     /// In this state
     #[arg(long, value_parser = PossibleValuesParser::new(STATES))]
     state: Option<String>,
-    /// With this tag; may be given several times
-    #[arg(long = "tag", value_name = "NAME=VALUE", value_parser = parse_tag)]
-    tags: Vec<(String, String)>,
-    /// Due after this time
-    #[arg(long, value_name = "TIME")]
-    due_after: Option<String>,
-    /// Due before this time
-    #[arg(long, value_name = "TIME")]
-    due_before: Option<String>,
-    /// Created after this time
-    #[arg(long, value_name = "TIME")]
-    created_after: Option<String>,
-    /// Created before this time
-    #[arg(long, value_name = "TIME")]
-    created_before: Option<String>,
-    /// Ended after this time
-    #[arg(long, value_name = "TIME")]
-    ended_after: Option<String>,
-    /// Ended before this time
-    #[arg(long, value_name = "TIME")]
-    ended_before: Option<String>,
-    /// Dead for this reason
-    #[arg(long, value_name = "REASON")]
-    dead_reason: Option<String>,
-    /// Timed by this rule
-    #[arg(long)]
-    rule: Option<String>,
-    /// Of this class of service
-    #[arg(long)]
-    class: Option<String>,
-    /// In this bucket of the wheel, such as 202612011030
-    #[arg(long)]
-    bucket: Option<String>,
-    /// With this text in it
-    #[arg(long)]
-    text: Option<String>,
     /// Sorted by this; a minus sign means the latest first
     #[arg(long, allow_hyphen_values = true, value_parser = PossibleValuesParser::new(["due_at", "-due_at", "-ended_at"]))]
     order: Option<String>,
@@ -359,32 +299,11 @@ struct List {
 
 impl List {
     fn query(&self) -> Vec<(String, String)> {
-        let given = [
-            ("topic", &self.topic),
-            ("key", &self.key),
-            ("key_prefix", &self.key_prefix),
-            ("state", &self.state),
-            ("due_after", &self.due_after),
-            ("due_before", &self.due_before),
-            ("created_after", &self.created_after),
-            ("created_before", &self.created_before),
-            ("ended_after", &self.ended_after),
-            ("ended_before", &self.ended_before),
-            ("dead_reason", &self.dead_reason),
-            ("rule", &self.rule),
-            ("class", &self.class),
-            ("bucket", &self.bucket),
-            ("text", &self.text),
-            ("order", &self.order),
-        ];
-        let given = given
-            .into_iter()
-            .filter_map(|(name, value)| Some((name.to_owned(), value.clone()?)));
-        let tags = self
-            .tags
-            .iter()
-            .map(|(name, value)| (format!("tag.{name}"), value.clone()));
-        given.chain(tags).collect()
+        let mut query = self.filter.words();
+        for (name, value) in [("state", &self.state), ("order", &self.order)] {
+            query.extend(value.clone().map(|value| (name.to_owned(), value)));
+        }
+        query
     }
 }
 
@@ -540,7 +459,7 @@ pub(super) fn list(
     Ok(())
 }
 
-const COLUMNS: &[Column] = &[
+pub(super) const COLUMNS: &[Column] = &[
     ("ID", |task, _| render::shown(&task["id"])),
     ("TOPIC", |task, _| render::shown(&task["topic"])),
     ("KEY", |task, _| render::shown(&task["key"])),

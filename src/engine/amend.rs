@@ -8,10 +8,12 @@ use std::sync::Arc;
 use crate::engine::error::EngineError;
 use crate::engine::handle::Duetime;
 use crate::rule::again::{Again, again, is_open};
+use crate::rule::book::RuleFailed;
 use crate::shard::messages::{Target, VerbDone, VerbRefused, Wants};
 use crate::task::amendment::Amendment;
 use crate::task::event::{Event, Refusal};
 use crate::task::model::Task;
+use crate::task::spec::TaskSpec;
 
 /// Asks before somebody who is never first is told so.
 const TRIES: usize = 5;
@@ -47,23 +49,53 @@ impl Duetime {
     }
 
     fn amended(&self, task: &Task, amendment: &Amendment) -> Result<Event, EngineError> {
-        let mut spec = amendment.of(&task.spec)?;
-        let (mut due, mut at_stage) = (None, task.at_stage);
-        if amendment.facts.is_some() && is_open(task) {
-            match again(task, &spec, &self.rules(), self.now(), self.max_delay())? {
-                Some(Again::Skip { reason }) => return Ok(Event::Cancel { reason }),
-                Some(Again::Stands(stand)) => {
-                    (due, at_stage) = (stand.due, stand.at_stage);
-                    (spec.rule, spec.stages) = (Some(stand.rule), stand.stages);
-                }
-                None => {}
-            }
+        let spec = amendment.of(&task.spec)?;
+        let again = match amendment.facts.is_some() && is_open(task) {
+            true => again(task, &spec, &self.rules(), self.now(), self.max_delay())?,
+            false => None,
+        };
+        Ok(event_of(task, spec, again))
+    }
+
+    /// What the rule of a task, asked again, makes of it; `None` if it stands as the rule says.
+    pub(super) fn recomputed(&self, task: &Task) -> Result<Option<Event>, RuleFailed> {
+        if !is_open(task) {
+            return Ok(None);
         }
-        Ok(Event::Amend {
-            spec: Arc::new(spec),
-            due,
-            at_stage,
-            changes_seen: task.changes.total,
-        })
+        let said = again(
+            task,
+            &task.spec,
+            &self.rules(),
+            self.now(),
+            self.max_delay(),
+        )?;
+        let stands_so = match &said {
+            Some(Again::Stands(stand)) => {
+                stand.due.is_none()
+                    && stand.stages == task.spec.stages
+                    && stand.at_stage == task.at_stage
+            }
+            Some(Again::Skip { .. }) => false,
+            None => true,
+        };
+        Ok((!stands_so).then(|| event_of(task, TaskSpec::clone(&task.spec), said)))
+    }
+}
+
+fn event_of(task: &Task, mut spec: TaskSpec, again: Option<Again>) -> Event {
+    let (mut due, mut at_stage) = (None, task.at_stage);
+    match again {
+        Some(Again::Skip { reason }) => return Event::Cancel { reason },
+        Some(Again::Stands(stand)) => {
+            (due, at_stage) = (stand.due, stand.at_stage);
+            (spec.rule, spec.stages) = (Some(stand.rule), stand.stages);
+        }
+        None => {}
+    }
+    Event::Amend {
+        spec: Arc::new(spec),
+        due,
+        at_stage,
+        changes_seen: task.changes.total,
     }
 }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::clock::{Clock, DurationMs};
 use crate::engine::backup::{self, Backups};
+use crate::engine::bulk::{BulkActor, BulkBoard};
 use crate::engine::disk::Disk;
 use crate::engine::error::StartError;
 use crate::engine::handle::{Duetime, KEEPING_MAX, Parts};
@@ -93,6 +94,8 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     wakes.close();
     let registry = Arc::new(Office::default());
     let schedules: Arc<ScheduleBoard> = Arc::default();
+    let bulk: Arc<BulkBoard> = Arc::default();
+    bulk.load(&files)?;
     let registry_files = files.clone();
 
     let mut children = vec![
@@ -138,11 +141,14 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
     }));
     children.push(scheduler_child(&clock, &wakes, &router));
     children.push(schedules_child(&clock, &schedules));
+    children.push(bulk_child(&clock, &bulk));
 
     clock.on_move({
         let (wakes, schedules) = (Arc::clone(&wakes), Arc::clone(&schedules));
+        let bulk = Arc::clone(&bulk);
         move || {
             schedules.ring();
+            bulk.ring();
             wakes.ring();
         }
     });
@@ -173,6 +179,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         rules,
         schedules,
         rule_counts: RuleCounts::default(),
+        bulk,
         what_ifs: WhatIfs::new(what_if_core),
         settling: Mutex::default(),
         keeping_room: Arc::new(Semaphore::new(KEEPING_MAX)),
@@ -196,6 +203,7 @@ pub(super) fn boot(options: Builder) -> Result<Duetime, StartError> {
         engine.settle_in()?;
         wakes.open();
         engine.parts.schedules.open(&engine);
+        engine.parts.bulk.open(&engine);
         if let Some(to) = options.journal_dir {
             let copies = journal_copies::follow(&data, shards, to).map_err(StartError::Threads)?;
             *engine.parts.journal_copies.lock() = Some(copies);
@@ -328,6 +336,16 @@ fn schedules_child(clock: &Clock, board: &Arc<ScheduleBoard>) -> ChildSpec {
         SchedulesActor::start_in_arbiter(&on, move |_| {
             SchedulesActor::new(board, clock, child, thread)
         });
+        Ok(())
+    })
+}
+
+fn bulk_child(clock: &Clock, board: &Arc<BulkBoard>) -> ChildSpec {
+    let (clock, board) = (clock.clone(), Arc::clone(board));
+    ChildSpec::new("bulk", move |child| {
+        let thread = child.arbiter("bulk").map_err(StartFault::new)?;
+        let (clock, board, on) = (clock.clone(), Arc::clone(&board), thread.handle());
+        BulkActor::start_in_arbiter(&on, move |_| BulkActor::new(board, clock, child, thread));
         Ok(())
     })
 }

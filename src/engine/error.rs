@@ -1,5 +1,6 @@
 //! Why the engine did not do what was asked.
 
+use crate::engine::bulk::BulkRefused;
 use crate::engine::disk::StorageFull;
 use crate::engine::registry::RegistryError;
 use crate::engine::what_if::WhatIfRefused;
@@ -55,6 +56,9 @@ pub enum EngineError {
     /// A what-if is not played.
     #[error(transparent)]
     WhatIf(#[from] WhatIfRefused),
+    /// A bulk job does not do it.
+    #[error(transparent)]
+    Bulk(#[from] BulkRefused),
     /// There is no such shard.
     #[error("there is no shard {0}")]
     UnknownShard(u16),

@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use crate::clock::{Clock, DurationMs, Now, WallMs};
 use crate::engine::backup::Backups;
+use crate::engine::bulk::BulkBoard;
 use crate::engine::disk::Disk;
 use crate::engine::error::{EngineError, StartError};
 use crate::engine::export::Exports;
@@ -84,6 +85,7 @@ pub(super) struct Parts {
     pub rules: SharedRules,
     pub schedules: Arc<ScheduleBoard>,
     pub rule_counts: RuleCounts,
+    pub bulk: Arc<BulkBoard>,
     pub what_ifs: WhatIfs,
     /// Topics that shards are being told of in the background.
     pub settling: Mutex<HashSet<TopicName>>,

@@ -7,6 +7,7 @@ mod amend;
 pub mod backup;
 pub(crate) mod batch;
 mod boot;
+pub mod bulk;
 pub mod disk;
 pub mod error;
 pub mod export;

@@ -19,6 +19,7 @@
 //! After an I/O error nobody knows what is on the disk: the actor leaves, and its successor opens the database anew
 //! and begins with what it finds there.
 
+pub mod bulk;
 mod desk;
 mod files;
 mod held;

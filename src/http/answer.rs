@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::engine::EngineError;
+use crate::engine::bulk::BulkRefused;
 use crate::engine::registry::RegistryError;
 use crate::engine::registry::kind::Kind;
 use crate::engine::what_if::WhatIfRefused;
@@ -142,6 +143,12 @@ pub fn problem_of(error: &EngineError) -> Problem {
             Problem::of_field(pointer, refused.code(), refused.to_string())
         }
         EngineError::WhatIf(refused) => what_if_refused(refused),
+        EngineError::Bulk(refused) => match refused {
+            BulkRefused::TooMany => says(Code::TooManyRequests).retry_after_s(RETRY_LATER_S),
+            BulkRefused::Unknown(_) => says(Code::NotFound),
+            BulkRefused::IllegalState { .. } => says(Code::IllegalState),
+            BulkRefused::NotUndoable(_) => says(Code::NotUndoable),
+        },
         EngineError::TooManyTopics | EngineError::Registry(RegistryError::TooManyTopics) => {
             Problem::of_field("/topic", "too_many_topics", error.to_string())
         }

@@ -57,7 +57,8 @@ pub async fn get(req: HttpRequest, api: Data<Api>, name: Path<String>) -> HttpRe
 }
 
 /// Puts a calendar in the place of what has its name. Answers it with `used_by`: the `rules` that count by it, and the
-/// `topics` that go by these, each with the number of its `tasks` that have not ended. Their due times stay as they are.
+/// `topics` that go by these, each with the number of its `tasks` that have not ended. Their due times stay as they are;
+/// `recompute` has, for each rule, the body of the `POST /v1/bulk` that works them out anew.
 #[utoipa::path(put, path = "/v1/calendars/{name}", tag = "schedules", operation_id = "put_calendar", params(("name" = String, Path, description = "its name")),
     request_body = wire::calendar::CalendarBody, responses(
     (status = 200, description = "replaced", body = CalendarOut),
@@ -89,6 +90,9 @@ async fn with_users(api: &Api, name: &str, answer: Answer) -> Result<Answer, Pro
         "used_by".to_owned(),
         json!({"rules": rules, "topics": topics}),
     );
+    let recompute = rules.iter();
+    let recompute = recompute.map(|rule| json!({"action": "recompute", "filter": {"rule": rule}}));
+    told.insert("recompute".to_owned(), recompute.collect());
     Ok(Answer::json(answer.status, &told))
 }
 

@@ -13,6 +13,7 @@ pub mod amend;
 mod answer;
 mod batch;
 mod body;
+mod bulk;
 mod calendars;
 mod completion;
 mod connections;
@@ -133,6 +134,7 @@ fn routes(config: &mut ServiceConfig) {
         .service(at("/v1/tasks/{id}/late-answers").route(web::get().to(late::of_task)))
         .service(at("/v1/late-answers").route(web::get().to(late::list)))
         .configure(verbs::mount)
+        .configure(bulk::mount)
         .configure(calendars::mount)
         .configure(rules::mount)
         .configure(schedules::mount)

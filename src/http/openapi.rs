@@ -5,8 +5,8 @@ use actix_web::{HttpRequest, HttpResponse};
 use utoipa::OpenApi;
 
 use crate::http::{
-    amend, batch, calendars, completion, forecast, late, leases, metrics, ops, query, respond,
-    rules, schedules, simulate, store, tasks, topics, verbs, workers,
+    amend, batch, bulk, calendars, completion, forecast, late, leases, metrics, ops, query,
+    respond, rules, schedules, simulate, store, tasks, topics, verbs, workers,
 };
 
 /// The document's source.
@@ -18,6 +18,7 @@ use crate::http::{
     ),
     tags(
         (name = "tasks", description = "Create, look at, change"),
+        (name = "bulk", description = "One verb for many tasks"),
         (name = "workers", description = "Lease due tasks and answer for them"),
         (name = "topics", description = "Defaults and pauses of a business line"),
         (name = "schedules", description = "What repeats, and when people work"),
@@ -33,6 +34,7 @@ use crate::http::{
         verbs::run_now_by_key, verbs::complete_by_key, verbs::fail_by_key, verbs::replay_by_key,
         verbs::resolve_by_key, verbs::discard_by_key,
         leases::lease, leases::heartbeat, leases::complete, leases::fail, leases::snooze, completion::complete,
+        bulk::begin, bulk::list, bulk::get, bulk::pause, bulk::resume, bulk::stop, bulk::undo,
         topics::list, topics::get, topics::put, topics::delete, topics::pause, topics::resume,
         calendars::list, calendars::get, calendars::put, calendars::delete, calendars::versions, calendars::import,
         rules::list, rules::get, rules::put, rules::delete, rules::versions, rules::rollout, rules::rollback,

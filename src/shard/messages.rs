@@ -174,6 +174,8 @@ pub enum Op {
     Verb(Target, Event),
     /// The same, once per request.
     VerbOnce(Target, Event, u64),
+    /// The same, only if this hand made the latest change of the task; if the batch's own did, it is done already.
+    VerbAfter(TaskId, Event, Arc<str>),
 }
 
 /// What became of an operation.
@@ -237,6 +239,10 @@ impl Question for RunOps {
                 Op::VerbOnce(target, event, request) => {
                     let verb = self.verb(target, event);
                     OpDone::Verb(ApplyOnce { verb, request }.put(core, now).map(Box::new))
+                }
+                Op::VerbAfter(id, event, hand) => {
+                    let verb = self.verb(Target::Id(id), event);
+                    OpDone::Verb(verb.after(&hand, id, core, now).map(Box::new))
                 }
             });
             if core.is_full() && !self.ops.is_empty() {
@@ -305,6 +311,29 @@ impl ApplyVerb {
             view: Shown::Whole(Box::new(core.view_of(id, now).unwrap_or(before))),
             stopping: is_cancel && matches!(applied, Applied::ChangedAndStop(_)),
         })
+    }
+}
+
+impl ApplyVerb {
+    fn after(
+        self,
+        hand: &str,
+        id: TaskId,
+        core: &mut ShardCore,
+        now: Now,
+    ) -> Result<VerbDone, VerbRefused> {
+        let Some(view) = core.view_of(id, now) else {
+            return Err(absent(core, id));
+        };
+        let latest = view.task.changes.kept.last();
+        match latest.map(|latest| latest.by.as_str()) {
+            Some(by) if by == self.by => Ok(VerbDone {
+                view: Shown::Whole(Box::new(view)),
+                stopping: false,
+            }),
+            Some(by) if by == hand => self.work(None, core, now),
+            _ => Err(Refusal::ChangedMeanwhile.into()),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::shard::core::ShardCore;
 use crate::shard::shelf::ChunkMeta;
 use crate::store::chunk::{self, Entry};
 use crate::task::model::{DeadReason, State, Task};
-use crate::task::spec::{Class, TaskKey, TopicName};
+use crate::task::spec::{Class, ResourceName, TaskKey, TopicName};
 
 /// A task as it is shown, with what only its shard knows.
 #[derive(Clone, Debug)]
@@ -129,6 +129,8 @@ pub struct TaskFilter {
     pub ended: Span,
     /// Dead for this reason.
     pub dead_reason: Option<DeadReason>,
+    /// Whose due time this rule gives.
+    pub rule: Option<ResourceName>,
     /// Of this class.
     pub class: Option<Class>,
     /// With this text in key, tags, payload or last error.
@@ -156,6 +158,10 @@ impl TaskFilter {
             && self
                 .dead_reason
                 .is_none_or(|reason| task.dead_reason == Some(reason))
+            && self.rule.as_ref().is_none_or(|name| {
+                let rule = task.spec.rule.as_ref();
+                rule.is_some_and(|rule| rule.name == *name)
+            })
             && self.class.is_none_or(|class| task.spec.class == class)
             && self.text.as_ref().is_none_or(|text| mentions(task, text))
     }
@@ -225,6 +231,8 @@ pub struct PagePart {
     pub items: Vec<(Position, TaskView)>,
     /// Where the look stopped; `None` when there is nothing behind it.
     pub stopped_at: Option<Position>,
+    /// How many records were looked at.
+    pub looked_at: usize,
 }
 
 /// A topic of at most so many tasks is looked through as a whole, by its rows.
@@ -342,6 +350,7 @@ impl Look<'_> {
             {
                 return part;
             }
+            part.looked_at += 1;
             self.looked_at += 1;
             let position = self.ask.order.position(key);
             part.stopped_at = Some(position);

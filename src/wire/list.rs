@@ -4,6 +4,8 @@
 //! the filter, and the place, as hexadecimal digits. The hash is there because a cursor of another list would be a
 //! place that means nothing in this one: pages would silently lack tasks or show them twice.
 
+use std::borrow::Cow;
+
 use utoipa::IntoParams;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,11 +14,13 @@ use crate::ids::TaskId;
 use crate::limits;
 use crate::shard::query::{Order, Position, Span, TaskFilter};
 use crate::task::model::DeadReason;
+use crate::task::spec::ResourceName;
 use crate::task::{State, TaskKey, TopicName};
 use crate::wheel::bucket::{BucketId, Level};
 use crate::wheel::minute_label;
+use crate::wire::decode::Node;
 use crate::wire::params::{LIMIT_DEFAULT, Params};
-use crate::wire::problem::{Code, Problem};
+use crate::wire::problem::Problem;
 use crate::wire::task_in::CLASS;
 use crate::wire::time;
 
@@ -26,6 +30,8 @@ const CURSOR_VERSION: u8 = 1;
 const CURSOR_BYTES: usize = 1 + 1 + 8 + 8 + 16;
 /// Longest text that is searched for, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
+/// Most words of a filter in a body.
+const WORDS_MAX: usize = 40;
 
 const ORDERS: [(&str, Order); 3] = [
     ("due_at", Order::DueFirst),
@@ -148,13 +154,7 @@ impl Reading {
                 self.ask.limit = params.limit(name, value).unwrap_or(LIMIT_DEFAULT);
             }
             "cursor" => self.cursor = Some(value.to_owned()),
-            "rule" => {
-                params.refuse::<()>(
-                    name,
-                    Code::NotSupported.name(),
-                    "is not built yet in this version",
-                );
-            }
+            "rule" => self.ask.filter.rule = params.name(name, value, ResourceName::parse),
             _ => match name.strip_prefix("tag.") {
                 Some(tag) if !tag.is_empty() => self
                     .ask
@@ -164,7 +164,7 @@ impl Reading {
                 _ => {
                     let detail = "is no parameter of this list; known are topic, key, key_prefix, state, tag.NAME, \
                         due_after, due_before, created_after, created_before, ended_after, ended_before, dead_reason, \
-                        class, bucket, text, order, limit, cursor";
+                        rule, class, bucket, text, order, limit, cursor";
                     params.refuse::<()>(name, "unknown_parameter", detail);
                 }
             },
@@ -204,6 +204,29 @@ impl Reading {
     }
 }
 
+/// Reads a filter that stands in a body: an object of the words that a list's query has; `state` may be a list. Words of
+/// a page (`order`, `limit`, `cursor`) mean nothing there and are refused.
+pub(super) fn filter(node: Node<'_, '_>) -> Option<TaskFilter> {
+    let entries = node.entries(WORDS_MAX, |name, node| {
+        if ["order", "limit", "cursor"].contains(&name) {
+            return node.refuse("unknown_field", "is no word of a filter");
+        }
+        let values = match node.is_null() {
+            true => Vec::new(),
+            false if node.is_list() => node.list(State::ALL.len(), |node| node.text())?,
+            false => vec![node.text()?],
+        };
+        let values = values.into_iter().map(Cow::into_owned);
+        Some((name.to_owned(), values.collect::<Vec<_>>()))
+    })?;
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    for (name, values) in &entries {
+        query.extend_pairs(values.iter().map(|value| (name, value)));
+    }
+    let ask = node.taken(ListAsk::parse(&query.finish()))?;
+    Some(ask.filter)
+}
+
 /// Parameters of `GET /v1/tasks`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -233,6 +256,8 @@ pub struct ListParams {
     pub ended_before: Option<String>,
     /// Dead for this reason: `attempts_used_up`, `lease_expired`, `total_time`, `refused`, `outcome_unknown`.
     pub dead_reason: Option<String>,
+    /// Whose due time this rule gives.
+    pub rule: Option<String>,
     /// `core`, `normal` or `bulk`.
     pub class: Option<String>,
     /// Due in this minute (UTC): `202612011030`.
@@ -293,6 +318,7 @@ mod tests {
 
     use super::*;
     use crate::task::spec::Class;
+    use crate::wire::decode::decode;
     use crate::wire::tests::refused;
 
     const AT: &str = "2026-12-01T10:30:00Z";
@@ -324,7 +350,7 @@ mod tests {
         let query = format!(
             "topic=order.unpaid&key=a%2Fb&key_prefix=a&state=pending,dead&state=paused&tag.region=eu&tag.odd=1\
              &due_after={AT}&due_before={AT}&created_after={AT}&created_before={AT}&ended_after={AT}&ended_before={AT}\
-             &dead_reason=refused&class=bulk&text=x+y&order=-ended_at&limit=37"
+             &dead_reason=refused&rule=r&class=bulk&text=x+y&order=-ended_at&limit=37"
         );
         let ask = ListAsk::parse(&query).unwrap();
         let both = Span {
@@ -341,6 +367,7 @@ mod tests {
             created: both,
             ended: both,
             dead_reason: Some(DeadReason::Refused),
+            rule: ResourceName::parse("r").ok(),
             class: Some(Class::Bulk),
             text: Some("x y".into()),
         };
@@ -369,6 +396,25 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_in_a_body_is_that_of_a_query_and_has_no_words_of_a_page() {
+        let read = |body: &[u8]| decode(body, super::filter);
+        let body = br#"{"topic": "a", "state": ["dead", "paused"], "tag.b": "1", "key": null}"#;
+        assert_eq!(
+            read(body).unwrap(),
+            filter("topic=a&state=dead,paused&tag.b=1")
+        );
+        assert_eq!(read(b"{}").unwrap(), TaskFilter::default());
+        for (body, pointer, code) in [
+            (r#"{"limit": "5"}"#, "/limit", "unknown_field"),
+            (r#"{"colour": "red"}"#, "/colour", "unknown_parameter"),
+            (r#"{"state": ["gone"]}"#, "/state", "unknown_value"),
+            (r#"{"topic": 7}"#, "/topic", "wrong_type"),
+        ] {
+            assert_eq!(refused(read(body.as_bytes())), [(pointer.to_owned(), code)]);
+        }
+    }
+
+    #[test]
     fn a_plus_sign_that_became_a_space_is_understood() {
         let due = |query| filter(query).due.after;
         assert_eq!(due("due_after=2026-12-01T11:30:00+01:00"), Some(AT_MS));
@@ -385,7 +431,7 @@ mod tests {
             ("limit=x", "/limit", "out_of_range"),
             ("cursor=zzz", "/cursor", "invalid_cursor"),
             ("cursor=", "/cursor", "invalid_cursor"),
-            ("rule=a", "/rule", "not_supported"),
+            ("rule=", "/rule", "invalid_name"),
             ("topic=", "/topic", "invalid_name"),
             ("state=pending,gone", "/state", "unknown_value"),
             ("class=gold", "/class", "unknown_value"),

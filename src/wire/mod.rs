@@ -36,6 +36,7 @@ pub mod amend;
 pub mod batch;
 pub mod batch_out;
 pub mod before_fire;
+pub mod bulk;
 pub mod calendar;
 pub mod clocks;
 pub mod completion;

@@ -8,9 +8,9 @@ use crate::rule::preview::Preview;
 use crate::shard::query::TaskFilter;
 use crate::wire::decode::{Shape, decode};
 use crate::wire::due::InLimits;
+use crate::wire::list::filter;
 use crate::wire::problem::Problem;
 use crate::wire::rule::rule;
-use crate::wire::simulate::filter;
 use crate::wire::time::Time;
 
 const PREVIEW: Shape = Shape {

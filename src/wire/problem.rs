@@ -70,6 +70,8 @@ codes! {
     StaleToken = "stale_token", 409, "stale token";
     /// The same request is still being worked on.
     InProgress = "in_progress", 409, "in progress";
+    /// What a bulk job did can't be taken back.
+    NotUndoable = "not_undoable", 409, "can't be undone";
     /// Something uses what is to be deleted.
     InUse = "in_use", 409, "in use";
     /// There is only one version.

@@ -13,12 +13,11 @@ use crate::shard::play::{
     Assumption, Assumptions, Bucket, Ends, Peak, Played, PlayedEvent, Until, WhatIf,
 };
 use crate::shard::query::TaskFilter;
-use crate::task::State;
 use crate::task::spec::{ByTopic, NameError, ResourceName, StageName, TaskKey, TopicName};
 use crate::wire::calendar::calendar;
 use crate::wire::decode::{Node, Object, Shape, decode};
 use crate::wire::due::InLimits;
-use crate::wire::list::ListAsk;
+use crate::wire::list;
 use crate::wire::problem::Problem;
 use crate::wire::rule::rule;
 use crate::wire::schedule::schedule;
@@ -63,8 +62,6 @@ const EVENTS_MAX: u64 = 10_000;
 const BUCKET_MS: RangeInclusive<u64> = 1_000..=31 * 24 * 3600 * 1000;
 /// Longest that an attempt is assumed to take, in milliseconds.
 const TAKES_MS_MAX: u64 = 31 * 24 * 3600 * 1000;
-/// Most words of a filter.
-const WORDS_MAX: usize = 40;
 /// Most bytes of a name of an error.
 const CODE_BYTES_MAX: usize = 128;
 
@@ -105,7 +102,7 @@ pub fn what_if(bytes: &[u8], limits: &InLimits) -> Result<WhatIf, Problem> {
             given(node, ResourceName::parse, |body| schedule(body, limits))
         });
         let is_given = body.has("tasks") || body.has("schedules");
-        let filter = body.optional("filter", filter);
+        let filter = body.optional("filter", list::filter);
         let assume = body.optional("assume", assumptions);
         let defaults = WhatIf::lasting(LENGTH);
         Some(WhatIf {
@@ -149,30 +146,6 @@ fn by_name<'j, N, T>(
         Ok(name) => Some((name, read(node)?)),
         Err(error) => node.refuse("invalid_name", error.to_string()),
     })
-}
-
-/// Reads which stored tasks: parameters of a list, in an object.
-pub(super) fn filter(node: Node<'_, '_>) -> Option<TaskFilter> {
-    let ask = node.taken(ListAsk::parse(&words(node)?))?;
-    Some(ask.filter)
-}
-
-/// The words of a filter, as a query.
-fn words(node: Node<'_, '_>) -> Option<String> {
-    let entries = node.entries(WORDS_MAX, |name, node| {
-        let values = match node.is_null() {
-            true => Vec::new(),
-            false if node.is_list() => node.list(State::ALL.len(), |node| node.text())?,
-            false => vec![node.text()?],
-        };
-        let values = values.into_iter().map(Cow::into_owned);
-        Some((name.to_owned(), values.collect::<Vec<_>>()))
-    })?;
-    let mut query = url::form_urlencoded::Serializer::new(String::new());
-    for (name, values) in &entries {
-        query.extend_pairs(values.iter().map(|value| (name, value)));
-    }
-    Some(query.finish())
 }
 
 fn assumptions(node: Node<'_, '_>) -> Option<Assumptions> {
@@ -461,6 +434,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::task::State;
     use crate::wire::tests::{WIDE, properties, refused};
 
     fn read(body: &Value) -> Result<WhatIf, Problem> {

@@ -308,9 +308,9 @@ fn list_passes_every_filter_on() {
     assert_eq!((code, out.as_str()), (0, "nothing found\n"));
     assert_eq!(
         service.asked().line,
-        "GET /v1/tasks?topic=t&key=k&key_prefix=p&state=dead&due_after=a&due_before=b&created_after=c&created_before=d\
-         &ended_after=e&ended_before=f&dead_reason=g&rule=h&class=i&bucket=202612011030&text=j&order=-due_at\
-         &tag.region=e+u&limit=5&cursor=l"
+        "GET /v1/tasks?topic=t&key=k&key_prefix=p&due_after=a&due_before=b&created_after=c&created_before=d\
+         &ended_after=e&ended_before=f&dead_reason=g&rule=h&class=i&bucket=202612011030&text=j&tag.region=e+u\
+         &state=dead&order=-due_at&limit=5&cursor=l"
     );
 }
 

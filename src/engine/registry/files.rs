@@ -5,6 +5,8 @@
 //!  calendars, schedules   name  →  {"version": 3, "at_ms": …, "by": …, "body": {…}}
 //!  versions  kind, 0, name, 0, version (u64)  →  the same, of each of the latest versions
 //!  positions name         →  what is remembered of a schedule beside what was said of it
+//!  bulk      id (u64)     →  a bulk job: what it was asked, and how far it is
+//!  bulk_pages  id (u64), page (u32)  →  the tasks that it had in hand, and how they were before
 //!  audit    number (u64)  →  {"at_ms": …, "by": …, "action": …, "target": …, "detail": …}
 //!  (own)    "complete"    →  the key that signs URLs by which receivers complete later (32 bytes)
 //!  (own)    "thaw"        →  the highest number a thaw ever had (u32)
@@ -78,6 +80,8 @@ struct Open {
     resources: [sled::Tree; Kind::ALL.len()],
     versions: sled::Tree,
     positions: sled::Tree,
+    bulk: sled::Tree,
+    bulk_pages: sled::Tree,
     audit: sled::Tree,
     db: Database,
     /// Held while a change is made, its sync included: of an actor and the one that was given up before it, one at a
@@ -336,6 +340,27 @@ impl RegistryFiles {
         })
     }
 
+    /// Stores entries that are not tallied, in one sync.
+    pub(super) fn change(&self, owner: ShardEpoch, edits: &[Edit<'_>]) -> Result<(), StoreError> {
+        self.with(|open| open.change(&|| self.check(owner), edits, &[], 0))
+    }
+
+    /// The first entries of a place whose keys begin so.
+    pub(super) fn stored(
+        &self,
+        place: Place,
+        prefix: &[u8],
+        most: usize,
+    ) -> Result<Vec<Stored>, StoreError> {
+        self.with(|open| {
+            let stored = open.tree(place).scan_prefix(prefix).take(most);
+            let stored =
+                stored.map(|entry| entry.map(|(key, record)| (key.to_vec(), record.to_vec())));
+            let stored: Result<_, _> = stored.collect();
+            stored.map_err(|error| open.db.failed("read", error))
+        })
+    }
+
     /// Stores audit lines, in one sync.
     pub(super) fn note(&self, owner: ShardEpoch, lines: &[AuditLine]) -> Result<(), StoreError> {
         self.with(|open| open.change(&|| self.check(owner), &[], lines, 0))
@@ -396,6 +421,7 @@ impl Open {
         };
         let (topics, audit) = (tree("topics")?, tree("audit")?);
         let (versions, positions) = (tree("versions")?, tree("positions")?);
+        let (bulk, bulk_pages) = (tree("bulk")?, tree("bulk_pages")?);
         let [calendars, schedules, rules, rollouts] = Kind::ALL.map(|kind| tree(kind.words()));
         let resources = [calendars?, schedules?, rules?, rollouts?];
         // A killed process may have left something in the page cache only, and it is acted upon from here on.
@@ -421,6 +447,8 @@ impl Open {
             resources,
             versions,
             positions,
+            bulk,
+            bulk_pages,
             audit,
             db,
             held,
@@ -451,7 +479,7 @@ impl Open {
                 Place::Kept(kind) => {
                     next.with_resource(kind, edit.key, before()?.as_deref(), edit.record)
                 }
-                Place::Versions | Place::Positions => next,
+                Place::Versions | Place::Positions | Place::Bulk | Place::BulkPages => next,
             };
         }
         held.announce(next)?;
@@ -475,6 +503,8 @@ impl Open {
             Place::Kept(kind) => &self.resources[kind as usize],
             Place::Versions => &self.versions,
             Place::Positions => &self.positions,
+            Place::Bulk => &self.bulk,
+            Place::BulkPages => &self.bulk_pages,
         }
     }
 
@@ -573,20 +603,25 @@ impl Open {
     }
 }
 
+/// A key and its record.
+pub(super) type Stored = (Vec<u8>, Vec<u8>);
+
 /// Where an entry is.
 #[derive(Clone, Copy)]
-enum Place {
+pub(super) enum Place {
     Topics,
     Kept(Kind),
     Versions,
     Positions,
+    Bulk,
+    BulkPages,
 }
 
 /// What becomes of an entry: a record, or nothing.
-struct Edit<'a> {
-    place: Place,
-    key: &'a [u8],
-    record: Option<&'a [u8]>,
+pub(super) struct Edit<'a> {
+    pub place: Place,
+    pub key: &'a [u8],
+    pub record: Option<&'a [u8]>,
 }
 
 fn last_thaw(db: &Database) -> Result<u32, StoreError> {

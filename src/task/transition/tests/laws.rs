@@ -497,11 +497,13 @@ fn may_follow(
     let is_replaced = matches!(event, Event::Replace { .. })
         || after.at_stage != before.at_stage
         || after.escalated != before.escalated;
+    // What ended the stage before may have counted as an attempt; the stage it came to is only asked about.
+    let comes_to_a_question = after.at_stage != before.at_stage && after.is_asked_about();
     let leaves_a_number = is_replaced && before.action().poll().is_some();
     assert!(
         (after.attempt.0 > before.attempt.0)
             == (after.token > before.token && !after.is_asked_about())
-            || leaves_a_number && after.attempt.0 <= before.attempt.0 + 1,
+            || (leaves_a_number || comes_to_a_question) && after.attempt.0 <= before.attempt.0 + 1,
         "a new number has a new token, and a question has no number"
     );
     let begins = matches!(event, Event::Replay | Event::Replace { .. }) && done.is_ok();
