@@ -38,8 +38,13 @@ impl Service {
             .collect();
         let count = answers.len();
         thread::spawn(move || {
-            for (head, body) in answers {
-                let (stream, _) = listener.accept().unwrap();
+            let mut listener = Some(listener);
+            for (number, (head, body)) in answers.into_iter().enumerate() {
+                let (stream, _) = listener.as_ref().unwrap().accept().unwrap();
+                if number + 1 == count {
+                    // Gone before the last answer is: who has that finds nobody any more.
+                    listener = None;
+                }
                 stream
                     .set_read_timeout(Some(Duration::from_secs(10)))
                     .unwrap();
