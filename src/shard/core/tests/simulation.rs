@@ -7,6 +7,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
+use proptest::test_runner::RngSeed;
 
 use super::shell::{Died, finish, verb};
 use super::*;
@@ -470,14 +471,26 @@ fn event_of(verb: Verb, now: Now) -> Event {
     }
 }
 
-/// As many lives as `PROPTEST_CASES` says.
-fn lives() -> u32 {
+/// As many lives as `PROPTEST_CASES` says. They are the same in each run, so that what a run finds hangs on the change that
+/// it is about; `PROPTEST_RNG_SEED` gives others.
+fn lives() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok();
-    asked.and_then(|lives| lives.parse().ok()).unwrap_or(48)
+    let cases = asked.and_then(|lives| lives.parse().ok()).unwrap_or(48);
+    let usual = ProptestConfig::default();
+    let rng_seed = match usual.rng_seed {
+        RngSeed::Random => RngSeed::Fixed(7),
+        asked => asked,
+    };
+    ProptestConfig {
+        cases,
+        max_shrink_iters: 200,
+        rng_seed,
+        ..usual
+    }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: lives(), max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(lives())]
 
     #[test]
     fn in_any_life_all_holds_that_must_and_everything_comes_to_an_end(
