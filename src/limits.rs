@@ -106,9 +106,11 @@ pub const PAGE_SCAN_MAX: usize = 20_000;
 /// Most bytes of tasks that one shard searches for a text, for one list page.
 pub const PAGE_SEARCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Most records that a bulk job looks at in one step.
-pub const BULK_SCAN_MAX: usize = 4_000;
+pub const BULK_SCAN_MAX: usize = 20_000;
 /// Most tasks that a bulk job changes in one step.
-pub const BULK_STEP_MAX: usize = 500;
+pub const BULK_STEP_MAX: usize = 5_000;
+/// Most of them that are stored as one page.
+pub const BULK_PAGE_MAX: usize = 900;
 /// Slowest and fastest rate of a bulk job, in tasks per second.
 pub const BULK_RATE: std::ops::RangeInclusive<u64> = 1..=100_000;
 /// Bulk jobs that have not ended, at a time.

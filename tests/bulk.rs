@@ -191,24 +191,3 @@ fn killed_in_the_midst_a_job_goes_on_and_moves_no_task_twice() {
     let items = log["items"].as_array().expect("a list");
     assert_eq!(items.iter().filter(|line| line["by"] == hand).count(), 1);
 }
-
-#[test]
-#[ignore = "a measurement"]
-#[expect(clippy::print_stdout, reason = "figures are for whoever looks")]
-fn how_fast_at_full_rate() {
-    const TASKS: u64 = 20_000;
-    let api = Service::start();
-    waiting(&api, "bulk.fast", TASKS);
-    for (action, args) in [
-        ("reschedule", json!({"extend_by": "PT1H"})),
-        ("cancel", json!({})),
-    ] {
-        let begin = std::time::Instant::now();
-        let body = json!({"action": action, "filter": {"topic": "bulk.fast"}, "args": args, "rate": 100_000});
-        let id = begun(&api, &body);
-        let done = in_state(&api, &id, "done");
-        assert_eq!(done["counts"]["done"], TASKS);
-        let per_s = TASKS as f64 / begin.elapsed().as_secs_f64();
-        println!("{action}: {per_s:.0} tasks/s");
-    }
-}

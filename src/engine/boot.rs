@@ -11,17 +11,18 @@ use uuid::Uuid;
 
 use crate::clock::{Clock, DurationMs};
 use crate::engine::backup::{self, Backups};
-use crate::engine::bulk::{BulkActor, BulkBoard};
+use crate::engine::bulk::{self, BulkBoard};
 use crate::engine::disk::Disk;
 use crate::engine::error::StartError;
 use crate::engine::handle::{Duetime, KEEPING_MAX, Parts};
 use crate::engine::journal_copies;
+use crate::engine::keeper::keeper;
 use crate::engine::known_topics::KnownTopics;
 use crate::engine::options::Builder;
 use crate::engine::registry::{RegistryActor, RegistryFiles, SharedBook, SharedRules};
 use crate::engine::reports::Reports;
 use crate::engine::rule_counts::RuleCounts;
-use crate::engine::schedules::{ScheduleBoard, SchedulesActor};
+use crate::engine::schedules::{self, ScheduleBoard};
 use crate::engine::topics::REGISTRY_ROOM;
 use crate::engine::what_if::WhatIfs;
 use crate::executor::http_push::HttpPush;
@@ -329,25 +330,15 @@ fn push_child(push: HttpPush, executors: &Arc<Executors>) -> ChildSpec {
 }
 
 fn schedules_child(clock: &Clock, board: &Arc<ScheduleBoard>) -> ChildSpec {
-    let (clock, board) = (clock.clone(), Arc::clone(board));
-    ChildSpec::new("schedules", move |child| {
-        let thread = child.arbiter("schedules").map_err(StartFault::new)?;
-        let (clock, board, on) = (clock.clone(), Arc::clone(&board), thread.handle());
-        SchedulesActor::start_in_arbiter(&on, move |_| {
-            SchedulesActor::new(board, clock, child, thread)
-        });
-        Ok(())
-    })
+    let board = Arc::clone(board);
+    let work = move |kill, words| schedules::run(Arc::clone(&board), kill, words);
+    keeper("schedules", clock, work)
 }
 
 fn bulk_child(clock: &Clock, board: &Arc<BulkBoard>) -> ChildSpec {
-    let (clock, board) = (clock.clone(), Arc::clone(board));
-    ChildSpec::new("bulk", move |child| {
-        let thread = child.arbiter("bulk").map_err(StartFault::new)?;
-        let (clock, board, on) = (clock.clone(), Arc::clone(&board), thread.handle());
-        BulkActor::start_in_arbiter(&on, move |_| BulkActor::new(board, clock, child, thread));
-        Ok(())
-    })
+    let board = Arc::clone(board);
+    let work = move |kill, words| bulk::run(Arc::clone(&board), kill, words);
+    keeper("bulk", clock, work)
 }
 
 fn scheduler_child(clock: &Clock, wakes: &Arc<WakeBoard>, router: &Arc<ShardRouter>) -> ChildSpec {

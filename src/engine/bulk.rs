@@ -26,8 +26,8 @@
 //! Cost: two syncs of the registry's small database and one commit per shard for each page; 25 bytes for each task
 //! that may be taken back, as long as the job is kept.
 
-mod actor;
 mod course;
+mod driver;
 pub mod job;
 mod record;
 #[cfg(test)]
@@ -47,7 +47,7 @@ use crate::engine::registry::{RegistryError, RegistryFiles};
 use crate::store::StoreError;
 use crate::wire::bulk::BulkAsk;
 
-pub(super) use actor::BulkActor;
+pub(super) use driver::run;
 pub use job::{BulkId, BulkJob, BulkRefused, BulkState, BulkVerb};
 
 /// Most wishes that wait.

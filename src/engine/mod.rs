@@ -14,6 +14,7 @@ pub mod export;
 pub mod forecast;
 pub mod handle;
 pub mod journal_copies;
+mod keeper;
 mod known_topics;
 mod late;
 mod maker;

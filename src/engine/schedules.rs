@@ -26,13 +26,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use actix::{
-    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, WrapFuture,
-};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, oneshot};
 
-use crate::clock::{Clock, DurationMs};
+use crate::clock::DurationMs;
 use crate::engine::error::EngineError;
 use crate::engine::handle::{Duetime, Origin, Parts};
 use crate::engine::registry::RegistryError;
@@ -44,7 +41,7 @@ use crate::rule::book::RuleBook;
 use crate::shard::create::Created;
 use crate::store::StoreError;
 use crate::task::spec::ResourceName;
-use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, LastWords, NamedArbiter, Pulse};
+use crate::watchdog::{KillSwitch, LastWords};
 
 pub(super) use course::{Course, Tasks, Wake};
 pub use position::Position;
@@ -63,8 +60,6 @@ const START_TIME: Duration = Duration::from_secs(20);
 pub(super) const LOOK_AGAIN: DurationMs = DurationMs(100);
 /// How soon positions are stored again that the registry did not take.
 const AGAIN: DurationMs = DurationMs(250);
-/// How often the actor shows that it lives.
-const BEAT: Duration = Duration::from_millis(250);
 
 /// What a caller may want of a schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -276,72 +271,8 @@ pub(super) async fn catch_up(engine: &Duetime) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Keeps all schedules going. See the module's header.
-pub(super) struct SchedulesActor {
-    board: Arc<ScheduleBoard>,
-    pulse: Arc<Pulse>,
-    kill: KillSwitch,
-    clock: Clock,
-    _thread: NamedArbiter,
-    death: DeathNotice,
-}
-
-/// Leave, so that the watchdog starts a successor.
-struct Leave;
-
-impl Message for Leave {
-    type Result = ();
-}
-
-impl SchedulesActor {
-    /// The actor, to be started on `thread`, which ends with it.
-    pub fn new(
-        board: Arc<ScheduleBoard>,
-        clock: Clock,
-        child: ChildContext,
-        thread: NamedArbiter,
-    ) -> Self {
-        Self {
-            board,
-            pulse: child.pulse,
-            kill: child.kill,
-            clock,
-            _thread: thread,
-            death: child.death,
-        }
-    }
-
-    fn leave(&mut self, why: String, ctx: &mut Context<Self>) {
-        self.death.last_words(why);
-        ctx.stop();
-    }
-}
-
-impl Actor for SchedulesActor {
-    type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Context<Self>) {
-        let me = ctx.address();
-        self.kill.on_throw(move || me.do_send(Leave));
-        ctx.run_interval(BEAT, |actor, _| actor.pulse.beat(actor.clock.now().mono));
-        let words = self.death.words();
-        let work = run(Arc::clone(&self.board), self.kill.clone(), words);
-        ctx.spawn(work.into_actor(self).map(|why, actor, ctx| {
-            actor.leave(why, ctx);
-        }));
-    }
-}
-
-impl Handler<Leave> for SchedulesActor {
-    type Result = ();
-
-    fn handle(&mut self, _: Leave, ctx: &mut Context<Self>) {
-        self.leave("asked to leave".to_owned(), ctx);
-    }
-}
-
-/// Ends when it is told to leave, or its files can't be read; says why.
-async fn run(board: Arc<ScheduleBoard>, kill: KillSwitch, words: LastWords) -> String {
+/// Keeps all schedules going, until it is told to leave or its files can't be read; says why it left.
+pub(super) async fn run(board: Arc<ScheduleBoard>, kill: KillSwitch, words: LastWords) -> String {
     let mut courses = None;
     while !kill.is_thrown() {
         let mut sleep = SLEEP_MAX;

@@ -1,7 +1,7 @@
-//! One bulk job on its way: a step at a time, each a page of tasks.
+//! One bulk job on its way: a step at a time, each some pages of tasks.
 //!
 //! ```text
-//!  look: a page behind the place ─▶ store: these are in hand, and how they were ─▶ do it ─▶ count
+//!  look: tasks behind the place ─▶ store: these are in hand, and how they were ─▶ do it ─▶ count
 //!                                        │                                          ▲
 //!                                        └── a crash: done once more, each task ────┘
 //!                                            remembers that this job has been there
@@ -41,7 +41,7 @@ const RULE_FAILED: &str = "rule_failed";
 /// A bulk job, and what is not stored of it.
 pub(super) struct Course {
     pub job: BulkJob,
-    /// The tasks of its latest page, if these are not counted yet.
+    /// The tasks of its latest pages, if these are not counted yet.
     in_hand: Vec<InHand>,
     /// What is to happen to them, where that is another thing for each and is known.
     planned: HashMap<TaskId, Event>,
@@ -80,8 +80,10 @@ impl Course {
             }
         };
         let mut course = Self::new(job);
-        if course.job.progress.in_hand {
-            course.in_hand = read_tasks(engine, &course.job, course.job.page())?;
+        for page in course.job.pages_in_hand() {
+            course
+                .in_hand
+                .extend(read_tasks(engine, &course.job, page)?);
             course.is_again = true;
         }
         Ok(Some(course))
@@ -96,7 +98,7 @@ impl Course {
     pub async fn step(&mut self, engine: &Duetime, kill: &KillSwitch) -> Result<(), EngineError> {
         let now = engine.now();
         let before = self.job.progress.state;
-        if !self.job.progress.in_hand && before == BulkState::Running {
+        if self.job.progress.in_hand == 0 && before == BulkState::Running {
             self.look(engine, kill).await?;
             // The shards have as much time for others as the look has taken.
             let end = engine.now().mono;
@@ -106,7 +108,7 @@ impl Course {
         if kill.is_thrown() {
             return Ok(());
         }
-        if self.job.progress.in_hand {
+        if self.job.progress.in_hand > 0 {
             let tasks = self.in_hand.len();
             self.work(engine).await?;
             self.pace(now, tasks);
@@ -120,7 +122,7 @@ impl Course {
         let has_turned = self.job.progress.state != before;
         let is_time = engine.now().mono.since(self.stored_at) >= STORE_EVERY;
         if has_turned || (self.is_dirty && is_time) {
-            let stored = self.store(engine, None).await;
+            let stored = self.store(engine, Vec::new()).await;
             if stored.is_err() {
                 // It turns again with the next try.
                 self.job.progress.state = before;
@@ -137,14 +139,15 @@ impl Course {
         self.next_at = self.next_at.max(now.mono.after(DurationMs(length)));
     }
 
-    /// Stores the job, with a page that it takes in hand.
+    /// Stores the job, with pages that it takes in hand.
     pub async fn store(
         &mut self,
         engine: &Duetime,
-        page: Option<(u32, Vec<u8>)>,
+        pages: Vec<(u32, Vec<u8>)>,
     ) -> Result<(), EngineError> {
         let (id, record) = (self.job.id.0, record::encode(&self.job));
-        engine.ask_registry(StoreBulk { id, record, page }).await?;
+        let store = StoreBulk { id, record, pages };
+        engine.ask_registry(store).await?;
         self.stored_at = engine.now().mono;
         self.is_dirty = false;
         Ok(())
@@ -152,7 +155,7 @@ impl Course {
 
     // ---------------------------------------------------------------- there
 
-    /// Looks for the next page and takes it in hand.
+    /// Looks for the next tasks and takes them in hand.
     async fn look(&mut self, engine: &Duetime, kill: &KillSwitch) -> Result<(), EngineError> {
         let shards = engine.parts.router.shards().count().max(1);
         let step = self.job.step_max();
@@ -191,8 +194,6 @@ impl Course {
         if self.job.ask.dry_run {
             self.foresee(planned, engine.now());
         } else if !planned.is_empty() {
-            self.job.progress.pages += 1;
-            self.job.progress.in_hand = true;
             let action = &self.job.ask.action;
             let tasks = planned.iter().map(|(view, event)| InHand {
                 id: view.task.id,
@@ -210,8 +211,13 @@ impl Course {
                 _ => HashMap::new(),
             };
             self.is_again = false;
-            let page = (self.job.page(), page_bytes(&self.in_hand));
-            if let Err(error) = self.store(engine, Some(page)).await {
+            let pages = self.in_hand.chunks(limits::BULK_PAGE_MAX).map(page_bytes);
+            let pages: Vec<_> = pages.collect();
+            // At most a few.
+            self.job.progress.in_hand = pages.len() as u32;
+            self.job.progress.pages += self.job.progress.in_hand;
+            let pages = self.job.pages_in_hand().zip(pages).collect();
+            if let Err(error) = self.store(engine, pages).await {
                 self.job.progress = as_it_was;
                 return Err(error);
             }
@@ -301,7 +307,7 @@ impl Course {
             }
         }
         self.in_hand.clear();
-        self.job.progress.in_hand = false;
+        self.job.progress.in_hand = 0;
         self.is_dirty = true;
         Ok(())
     }
@@ -369,7 +375,7 @@ impl Course {
         counts.kept += (tasks.len() - undone) as u64;
         self.job.progress.undo_before = Some(page);
         // A page that a crash has taken back twice is counted once.
-        self.store(engine, None).await?;
+        self.store(engine, Vec::new()).await?;
         Ok(tasks.len())
     }
 }

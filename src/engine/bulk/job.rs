@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use crate::clock::{Now, WallMs};
 use crate::ids::TaskId;
 use crate::limits;
 use crate::shard::query::Position;
+use crate::store::database::ENTRY_BYTES_MAX;
 use crate::task::event::{Event, NewDue};
 use crate::task::model::{Due, PauseClock, Task};
 use crate::wire::bulk::{BulkAction, BulkAsk};
@@ -171,8 +173,8 @@ pub struct Progress {
     pub is_looked_through: bool,
     /// Pages of tasks that it has had in hand.
     pub pages: u32,
-    /// The latest of them is not counted yet, and is done once more if need be.
-    pub in_hand: bool,
+    /// So many of the latest of them are not counted yet, and are done once more if need be.
+    pub in_hand: u32,
     /// The page that is taken back next is the one before this.
     pub undo_before: Option<u32>,
     /// What became of the tasks.
@@ -204,7 +206,7 @@ impl BulkJob {
             after: None,
             is_looked_through: false,
             pages: 0,
-            in_hand: false,
+            in_hand: 0,
             undo_before: None,
             counts: BulkCounts::default(),
             sample: Vec::new(),
@@ -235,7 +237,7 @@ impl BulkJob {
     /// Whether there is something to do.
     pub fn is_at_work(&self) -> bool {
         let state = self.progress.state;
-        self.progress.in_hand || matches!(state, BulkState::Running | BulkState::Undoing)
+        self.progress.in_hand > 0 || matches!(state, BulkState::Running | BulkState::Undoing)
     }
 
     /// The place to go on from.
@@ -254,11 +256,12 @@ impl BulkJob {
             && self.progress.counts.matched <= limits::BULK_UNDO_MAX
     }
 
-    /// The number of the latest page. One that is not to be taken back makes room for the next.
-    pub fn page(&self) -> u32 {
+    /// The numbers of the pages in hand. Those that are not to be taken back make room for the next.
+    pub fn pages_in_hand(&self) -> Range<u32> {
+        let Progress { pages, in_hand, .. } = self.progress;
         match self.keeps_pages() {
-            true => self.progress.pages.saturating_sub(1),
-            false => 0,
+            true => pages.saturating_sub(in_hand)..pages,
+            false => 0..in_hand,
         }
     }
 
@@ -412,6 +415,8 @@ pub struct InHand {
 
 /// Id, kind of before, time.
 const IN_HAND_BYTES: usize = 16 + 1 + 8;
+// With its key, which is shorter than a task of it.
+const _: () = assert!((limits::BULK_PAGE_MAX + 1) * IN_HAND_BYTES <= ENTRY_BYTES_MAX);
 
 /// A page as it is stored.
 pub fn page_bytes(tasks: &[InHand]) -> Vec<u8> {

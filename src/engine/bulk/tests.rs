@@ -157,7 +157,7 @@ async fn all_that_match_are_cancelled_and_nothing_else_and_the_logs_say_by_whom(
         )
         .await;
     let id = center
-        .begin(r#"{"action": "cancel", "filter": {"topic": "a"}, "args": {"reason": "sold out"}, "rate": 100000}"#)
+        .begin(r#"{"action": "cancel", "filter": {"topic": "a"}, "args": {"reason": "sold out"}, "rate": 2000}"#)
         .await;
     // Its rate is that of a clock that stands.
     let held = center.until(id, |job| done(job) > 0).await;
@@ -285,6 +285,23 @@ async fn tasks_are_moved_to_where_their_rule_puts_them_now_and_back() {
         let due = center.task(id).await.due.at;
         assert_eq!(due, START.after(DurationMs::secs(3600 * hours)));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_several_pages_is_done_and_taken_back_as_a_whole() {
+    let center = Center::start().await;
+    let ids = center.tasks("a", 2_000).await;
+    let id = center
+        .begin(r#"{"action": "pause", "filter": {"topic": "a"}, "rate": 100000}"#)
+        .await;
+    let job = center.ended_in_time(id).await;
+    assert_eq!((done(&job), job.progress.pages), (2_000, 3));
+    assert_eq!(center.in_state(&ids, State::Paused).await, 2_000);
+    let center = center.restarted().await;
+    center.wish(id, BulkVerb::Undo).await.unwrap();
+    let undone = center.ended_in_time(id).await;
+    assert_eq!(undone.progress.counts.undone, 2_000);
+    assert_eq!(center.in_state(&ids, State::Pending).await, 2_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! Bulk jobs in the registry: a record each, and pages of the tasks that they have had in hand.
 //!
-//! A record and a page that belong together are stored in one sync, so a crash finds both or none.
+//! A record and the pages that belong to it are stored in one sync, so a crash finds all of it or nothing.
 
 use actix::{Context, Handler, Message};
 
@@ -17,8 +17,8 @@ pub struct StoreBulk {
     pub id: u64,
     /// What is to be known of it.
     pub record: Vec<u8>,
-    /// The tasks that it takes in hand now, and the number of their page.
-    pub page: Option<(u32, Vec<u8>)>,
+    /// The tasks that it takes in hand now, page by page, each with its number.
+    pub pages: Vec<(u32, Vec<u8>)>,
 }
 
 /// Forgets a bulk job and its pages.
@@ -58,14 +58,16 @@ impl Handler<ForgetBulk> for RegistryActor {
 impl Desk {
     fn store_bulk(&self, store: &StoreBulk) -> Result<(), RegistryError> {
         let id = store.id.to_be_bytes();
-        let page = store.page.as_ref();
-        let page = page.map(|(number, tasks)| (page_key(store.id, *number), tasks));
+        let pages = store.pages.iter();
+        let pages: Vec<_> = pages
+            .map(|(number, tasks)| (page_key(store.id, *number), tasks))
+            .collect();
         let mut edits = vec![Edit {
             place: Place::Bulk,
             key: &id,
             record: Some(&store.record),
         }];
-        edits.extend(page.as_ref().map(|(key, tasks)| Edit {
+        edits.extend(pages.iter().map(|(key, tasks)| Edit {
             place: Place::BulkPages,
             key,
             record: Some(tasks),

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 use super::*;
+use crate::clock::Clock;
 use crate::clock::WallMs;
 use crate::engine::registry::kind::Resource;
 use crate::shard::messages::Target;

@@ -1,14 +1,9 @@
-//! The part that drives bulk jobs: a child of the watchdog, alone on its thread.
+//! The part that drives bulk jobs: a [keeper](crate::engine::keeper).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use actix::{
-    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, WrapFuture,
-};
-
-use crate::clock::{Clock, DurationMs, MonoMs};
+use crate::clock::{DurationMs, MonoMs};
 use crate::engine::bulk::course::Course;
 use crate::engine::bulk::job::{BulkId, BulkJob, BulkRefused};
 use crate::engine::bulk::{BulkBoard, Reply, Wish};
@@ -18,14 +13,12 @@ use crate::engine::registry::bulk::ForgetBulk;
 use crate::failpoints;
 use crate::limits;
 use crate::store::StoreError;
-use crate::watchdog::{ChildContext, DeathNotice, KillSwitch, LastWords, NamedArbiter, Pulse};
+use crate::watchdog::{KillSwitch, LastWords};
 
 /// Longest sleep: so soon a job is forgotten whose time is over.
 const SLEEP_MAX: DurationMs = DurationMs::secs(1);
 /// How soon a step is tried again that something has refused.
 const AGAIN: DurationMs = DurationMs(250);
-/// How often the actor shows that it lives.
-const BEAT: Duration = Duration::from_millis(250);
 
 /// All bulk jobs that are kept.
 struct Courses {
@@ -101,7 +94,7 @@ impl Courses {
                 let course = self.of.get_mut(&id).ok_or_else(unknown)?;
                 let as_it_was = course.job.clone();
                 if course.job.wish(verb, engine.now().wall)?
-                    && let Err(error) = course.store(engine, None).await
+                    && let Err(error) = course.store(engine, Vec::new()).await
                 {
                     course.job = as_it_was;
                     return Err(error);
@@ -122,78 +115,18 @@ impl Courses {
         }
         let id = job.id;
         let mut course = Course::new(job);
-        course.store(engine, None).await?;
+        course.store(engine, Vec::new()).await?;
         let course = self.of.entry(id).or_insert(course);
         Ok(engine.parts.bulk.show(&course.job))
     }
 }
 
-/// Drives all bulk jobs. See the header of [`super`].
-pub(in crate::engine) struct BulkActor {
+/// Drives all bulk jobs, until it is told to leave or what is stored can't be read; says why it left.
+pub(in crate::engine) async fn run(
     board: Arc<BulkBoard>,
-    pulse: Arc<Pulse>,
     kill: KillSwitch,
-    clock: Clock,
-    _thread: NamedArbiter,
-    death: DeathNotice,
-}
-
-/// Leave, so that the watchdog starts a successor.
-struct Leave;
-
-impl Message for Leave {
-    type Result = ();
-}
-
-impl BulkActor {
-    /// The actor, to be started on `thread`, which ends with it.
-    pub fn new(
-        board: Arc<BulkBoard>,
-        clock: Clock,
-        child: ChildContext,
-        thread: NamedArbiter,
-    ) -> Self {
-        Self {
-            board,
-            pulse: child.pulse,
-            kill: child.kill,
-            clock,
-            _thread: thread,
-            death: child.death,
-        }
-    }
-
-    fn leave(&mut self, why: String, ctx: &mut Context<Self>) {
-        self.death.last_words(why);
-        ctx.stop();
-    }
-}
-
-impl Actor for BulkActor {
-    type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Context<Self>) {
-        let me = ctx.address();
-        self.kill.on_throw(move || me.do_send(Leave));
-        ctx.run_interval(BEAT, |actor, _| actor.pulse.beat(actor.clock.now().mono));
-        let words = self.death.words();
-        let work = run(Arc::clone(&self.board), self.kill.clone(), words);
-        ctx.spawn(work.into_actor(self).map(|why, actor, ctx| {
-            actor.leave(why, ctx);
-        }));
-    }
-}
-
-impl Handler<Leave> for BulkActor {
-    type Result = ();
-
-    fn handle(&mut self, _: Leave, ctx: &mut Context<Self>) {
-        self.leave("asked to leave".to_owned(), ctx);
-    }
-}
-
-/// Ends when it is told to leave, or what is stored can't be read; says why.
-async fn run(board: Arc<BulkBoard>, kill: KillSwitch, words: LastWords) -> String {
+    words: LastWords,
+) -> String {
     let mut courses = None;
     while !kill.is_thrown() {
         let mut sleep = SLEEP_MAX;
