@@ -125,8 +125,8 @@ impl Builder {
         self
     }
 
-    /// How many pushes (and how many questions) may run at a time to one host (and port), over all shards: as few as keep one that is silent from
-    /// being in everybody's way. Each shard may have its part, rounded up.
+    /// How many pushes (and how many questions) may run at a time to one host (and port), over all shards: as few as keep
+    /// one that is silent from being in everybody's way. Each shard may have its part, rounded up.
     #[must_use]
     pub fn per_host_max(mut self, pushes: usize) -> Self {
         self.per_host_max = pushes.max(1);

@@ -15,12 +15,12 @@
 //! thread ends. Seats of blocking handlers are held by design: for them only an abandoned one is stood in for.
 //!
 //! The watch also keeps the calls' time: for each it has the next instant at which something is to be done (given
-//! back if it has not begun, told to stop, cut off), and a cancel rings it. Time limits follow the engine's clock; how long a thread is held
-//! is read off the machine's, whatever a test's clock says.
+//! back if it has not begun, told to stop, cut off), and a cancel rings it. Time limits follow the engine's clock; how
+//! long a thread is held is read off the machine's, whatever a test's clock says.
 //!
 //! Cost: two locks of a microsecond's part each per poll; a thread that wakes a hundred times a second while seats are
-//! taken, ten times while calls wait, once when there are none, and for each cancel. Limits: `wanted + stand_ins` threads. When each of them
-//! is abandoned, calls are given back at once.
+//! taken, ten times while calls wait, once when there are none, and for each cancel. Limits: `wanted + stand_ins`
+//! threads. When each of them is abandoned, calls are given back at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
