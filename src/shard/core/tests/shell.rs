@@ -627,7 +627,8 @@ impl Shell {
                     self.try_answer(id, token, succeeded()).unwrap().unwrap();
                 }
             }
-            let wanted = self.core.next_in_ms(self.now()).unwrap_or(1);
+            // At least a millisecond, so that time goes on even if a fold ends in the last step of each round.
+            let wanted = self.core.next_in_ms(self.now()).unwrap_or(1).max(1);
             self.pass(DurationMs(wanted.unsigned_abs()));
         }
         let stuck = unfinished.into_iter();
