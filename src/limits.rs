@@ -111,6 +111,9 @@ pub const BULK_SCAN_MAX: usize = 20_000;
 pub const BULK_STEP_MAX: usize = 5_000;
 /// Most of them that are stored as one page.
 pub const BULK_PAGE_MAX: usize = 900;
+/// So many tasks a bulk job remembers to have had in hand, about 20 bytes each; others are looked at again if it moves
+/// them ahead.
+pub const BULK_PASSED_MAX: usize = 1_000_000;
 /// Slowest and fastest rate of a bulk job, in tasks per second.
 pub const BULK_RATE: std::ops::RangeInclusive<u64> = 1..=100_000;
 /// Bulk jobs that have not ended, at a time.

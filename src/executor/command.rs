@@ -589,7 +589,8 @@ impl Kept {
         let all = [&self.begin[..], &self.end].concat();
         let all = all.trim_ascii();
         let seen = &all[all.len().saturating_sub(WORDS_BYTES_MAX)..];
-        let words = without_secrets(String::from_utf8_lossy(seen).into_owned(), env);
+        let values = env.iter().map(|(_, value)| value.as_str());
+        let words = without_secrets(String::from_utf8_lossy(seen).into_owned(), values);
         let too_many = words.chars().count().saturating_sub(WORDS_CHARS_MAX);
         words.chars().skip(too_many).collect()
     }

@@ -47,7 +47,9 @@ use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::{Certificate, Client, ClientBuilder, Method, Response, StatusCode, redirect, retry};
+use reqwest::{
+    Certificate, Client, ClientBuilder, Method, Request, Response, StatusCode, redirect, retry,
+};
 use serde_json::Value as Json;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -93,8 +95,8 @@ pub struct HttpCall {
     pub method: Method,
     /// Where to: `http` or `https`.
     pub url: Url,
-    /// Header names and values, each sent as it stands here. May be secret.
-    pub headers: Vec<(String, String)>,
+    /// Each is sent as it stands here. May be secret.
+    pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
     /// The status codes that mean success. Empty: any 2xx.
@@ -131,7 +133,7 @@ pub struct PushOptions {
     pub egress: EgressPolicy,
     /// A PEM file with root certificates that are trusted beside the machine's.
     pub root_certificates: Option<PathBuf>,
-    /// Most attempts that wait in the actor's mailbox: as many as may run, so that all can be started at one instant.
+    /// Most messages that wait in the actor's mailbox: as many as attempts may run, so that all can be started at one instant.
     pub mailbox_max: usize,
 }
 
@@ -194,13 +196,20 @@ pub struct HttpPushActor {
 struct Waiting(Arc<Mutex<HashMap<(TaskId, AttemptToken), OwedReport>>>);
 
 impl Waiting {
-    fn put(&self, attempt: &RunAttempt, owed: OwedReport) {
+    /// Puts the reports that are owed there.
+    fn put(&self, pushes: Vec<(RunAttempt, OwedReport)>) -> Vec<RunAttempt> {
         let mut waiting = self.0.lock();
-        waiting.insert((attempt.task, attempt.token), owed);
+        let keep = |(attempt, owed): (RunAttempt, OwedReport)| {
+            waiting.insert(attempt.which(), owed);
+            attempt
+        };
+        pushes.into_iter().map(keep).collect()
     }
 
-    fn take(&self, task: TaskId, token: AttemptToken) -> Option<OwedReport> {
-        self.0.lock().remove(&(task, token))
+    /// What of these is there still.
+    fn take(&self, which: impl Iterator<Item = (TaskId, AttemptToken)>) -> Vec<Option<OwedReport>> {
+        let mut waiting = self.0.lock();
+        which.map(|which| waiting.remove(&which)).collect()
     }
 
     /// Gives all of them back.
@@ -224,15 +233,22 @@ impl PushDoor {
         self.actor.connected() && !self.kill.is_thrown()
     }
 
-    /// Hands an attempt over and returns at once. What the actor does not take is given back.
-    pub fn run(&self, attempt: RunAttempt, owed: OwedReport) {
-        let (task, token) = (attempt.task, attempt.token);
-        self.waiting.put(&attempt, owed);
-        // Looked at after it was put there, so that it is given back here or by who throws the switch.
-        if self.actor.try_send(attempt).is_err() || self.kill.is_thrown() {
-            drop(self.waiting.take(task, token));
+    /// Hands attempts over and returns at once. What the actor does not take is given back.
+    pub fn run(&self, pushes: Vec<(RunAttempt, OwedReport)>) {
+        let which: Vec<_> = pushes.iter().map(|(attempt, _)| attempt.which()).collect();
+        let attempts = self.waiting.put(pushes);
+        // Looked at after they were put there, so that they are given back here or by who throws the switch.
+        if self.actor.try_send(RunPushes(attempts)).is_err() || self.kill.is_thrown() {
+            drop(self.waiting.take(which.into_iter()));
         }
     }
+}
+
+/// Attempts whose reports wait beside the mailbox.
+struct RunPushes(Vec<RunAttempt>);
+
+impl Message for RunPushes {
+    type Result = ();
 }
 
 /// Leave, so that the watchdog starts a successor.
@@ -308,10 +324,10 @@ impl Handler<Leave> for HttpPushActor {
     }
 }
 
-impl Handler<RunAttempt> for HttpPushActor {
+impl Handler<RunPushes> for HttpPushActor {
     type Result = ();
 
-    fn handle(&mut self, attempt: RunAttempt, ctx: &mut Self::Context) {
+    fn handle(&mut self, RunPushes(attempts): RunPushes, ctx: &mut Self::Context) {
         let reached = self
             .death
             .words()
@@ -319,9 +335,12 @@ impl Handler<RunAttempt> for HttpPushActor {
         if let Err(error) = reached {
             return self.leave(error.to_string(), ctx);
         }
-        // What was given back meanwhile is somebody else's.
-        if let Some(owed) = self.waiting.take(attempt.task, attempt.token) {
-            self.push.begin(attempt, owed);
+        let owed = self.waiting.take(attempts.iter().map(RunAttempt::which));
+        for (attempt, owed) in attempts.into_iter().zip(owed) {
+            // What was given back meanwhile is somebody else's.
+            if let Some(owed) = owed {
+                self.push.begin(attempt, owed);
+            }
         }
     }
 }
@@ -390,12 +409,10 @@ impl Parts {
     }
 
     async fn send(&self, call: &HttpCall) -> Result<Outcome, Failure> {
-        let request = self
-            .client
-            .request(call.method.clone(), call.url.clone())
-            .headers(header_map(call)?)
-            .body(call.body.clone());
-        let mut response = request.send().await.map_err(broken)?;
+        let mut request = Request::new(call.method.clone(), call.url.clone());
+        *request.headers_mut() = call.headers.clone();
+        *request.body_mut() = Some(call.body.clone().into());
+        let mut response = self.client.execute(request).await.map_err(broken)?;
         let status = response.status();
         let retry_after = retry_after(response.headers(), self.clock.now().wall);
         if call.expects(status) {
@@ -620,9 +637,14 @@ fn certificates(path: &Path) -> io::Result<Vec<Certificate>> {
     }
 }
 
-fn header_map(call: &HttpCall) -> Result<HeaderMap, Failure> {
-    let mut headers = HeaderMap::with_capacity(call.headers.len());
-    for (name, value) in &call.headers {
+/// A task's own headers, as they are sent.
+///
+/// # Errors
+/// When one of them can't be; its value is not told.
+pub fn header_map(pairs: &[(String, String)]) -> Result<HeaderMap, Failure> {
+    // With room for those that every push has.
+    let mut headers = HeaderMap::with_capacity(pairs.len() + 8);
+    for (name, value) in pairs {
         let (Ok(name), Ok(value)) = (
             HeaderName::from_bytes(name.as_bytes()),
             HeaderValue::from_str(value),
@@ -713,18 +735,23 @@ fn retry_after(headers: &HeaderMap, now: WallMs) -> Option<DurationMs> {
 }
 
 /// The beginning of a refusing answer, without what a careless receiver echoes of our headers.
-fn excerpt(body: &[u8], headers: &[(String, String)]) -> String {
+fn excerpt(body: &[u8], headers: &HeaderMap) -> String {
     // Long enough that a header value within the excerpt is never seen cut in two.
     let seen = &body[..body.len().min(4 * EXCERPT_CHARS_MAX + HEADER_BYTES_MAX)];
-    let text = without_secrets(String::from_utf8_lossy(seen).into_owned(), headers);
+    let values = headers.values();
+    let values = values.filter_map(|value| std::str::from_utf8(value.as_bytes()).ok());
+    let text = without_secrets(String::from_utf8_lossy(seen).into_owned(), values);
     text.chars().take(EXCERPT_CHARS_MAX).collect()
 }
 
-/// `text` without the values of these pairs.
-pub(super) fn without_secrets(mut text: String, pairs: &[(String, String)]) -> String {
-    for (_, value) in pairs {
+/// `text` without these values.
+pub(super) fn without_secrets<'a>(
+    mut text: String,
+    values: impl Iterator<Item = &'a str>,
+) -> String {
+    for value in values {
         // First as a whole, then the token of `Bearer <token>`.
-        for secret in std::iter::once(value.as_str()).chain(value.split_whitespace()) {
+        for secret in std::iter::once(value).chain(value.split_whitespace()) {
             if secret.len() >= SECRET_BYTES_MIN && text.contains(secret) {
                 text = text.replace(secret, "***");
             }

@@ -55,8 +55,11 @@ pub struct RunAttempt {
     pub work: Work,
 }
 
-impl actix::Message for RunAttempt {
-    type Result = ();
+impl RunAttempt {
+    /// Which attempt of which task.
+    pub fn which(&self) -> (TaskId, AttemptToken) {
+        (self.task, self.token)
+    }
 }
 
 /// What an attempt does.
@@ -159,27 +162,31 @@ impl Executors {
         &self.commands
     }
 
-    /// Takes an attempt and returns at once. Exactly one report follows, whatever happens. One that is cancelled
+    /// Takes attempts and returns at once. Exactly one report follows for each, whatever happens. One that is cancelled
     /// already is not begun: its shard may have got another owner since it was entered, which has no use for it.
-    pub fn run(&self, attempt: RunAttempt) {
-        let owed = || OwedReport::new(&attempt, Arc::clone(&self.sink), self.clock.clone());
-        if attempt.cancel.is_cancelled() {
-            return owed().settle(Outcome::Cancelled);
-        }
-        match &attempt.work {
-            Work::Unfit(failure) => owed().settle(Outcome::Failed(failure.clone())),
-            Work::Handler(_) => self.handlers.run(attempt, &self.sink),
-            Work::Command(_) => {
-                let owed = owed();
-                self.commands.run(attempt, owed);
-            }
-            Work::Http(_) => {
-                let owed = owed();
-                // Without a door the report that is owed gives it back.
-                if let Some(door) = self.http.who() {
-                    door.run(attempt, owed);
+    pub fn run(&self, attempts: impl Iterator<Item = RunAttempt>) {
+        // With the reports that are owed, so that whatever goes wrong on the way gives them back.
+        let mut pushes = Vec::new();
+        for attempt in attempts {
+            let owed = || OwedReport::new(&attempt, Arc::clone(&self.sink), self.clock.clone());
+            match &attempt.work {
+                _ if attempt.cancel.is_cancelled() => owed().settle(Outcome::Cancelled),
+                Work::Unfit(failure) => owed().settle(Outcome::Failed(failure.clone())),
+                Work::Handler(_) => self.handlers.run(attempt, &self.sink),
+                Work::Command(_) => {
+                    let owed = owed();
+                    self.commands.run(attempt, owed);
+                }
+                Work::Http(_) => {
+                    let owed = owed();
+                    pushes.push((attempt, owed));
                 }
             }
+        }
+        if !pushes.is_empty()
+            && let Some(door) = self.http.who()
+        {
+            door.run(pushes);
         }
     }
 }

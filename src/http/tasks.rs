@@ -220,7 +220,7 @@ pub async fn list(req: HttpRequest, api: Data<Api>) -> HttpResponse {
             order: asked.order,
             after: asked.after,
             limit: asked.limit,
-            scan_max: 0,
+            ..PageAsk::default()
         };
         let (views, next) = api
             .engine

@@ -348,13 +348,17 @@ impl ShardActor {
         if self.is_fenced() {
             return;
         }
-        for launch in self.core.launch(now) {
-            let attempts = &self.outlets.attempts;
-            if let Some(cancel) = attempts.begin(self.epoch, launch.task, launch.token, now) {
-                let attempt = attempt_of(launch, &self.outlets.completions, now, cancel);
-                self.outlets.executors.run(attempt);
-            }
-        }
+        let Outlets {
+            attempts,
+            completions,
+            executors,
+            ..
+        } = &self.outlets;
+        let launched = self.core.launch(now).into_iter().filter_map(|launch| {
+            let cancel = attempts.begin(self.epoch, launch.task, launch.token, now)?;
+            Some(attempt_of(launch, completions, now, cancel))
+        });
+        executors.run(launched);
     }
 
     fn report_wake(&self, now: Now) {

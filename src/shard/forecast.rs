@@ -88,15 +88,16 @@ impl Question for Foresee {
             Class::Steady => wake_ms.saturating_sub(ahead),
             _ => wake_ms,
         };
-        core.table.entries_in_memory(|entry| {
-            if entry.class.waits() {
-                let at_ms = match entry.state {
-                    State::Pending => entry.due_ms,
-                    _ => shown(entry.class, entry.wake_ms),
-                };
-                foreseen.count(&self, now.wall.0, at_ms);
-            }
+        let in_memory = core.table.pick_in_memory(|entry| {
+            let at_ms = match entry.state {
+                State::Pending => entry.due_ms,
+                _ => shown(entry.class, entry.wake_ms),
+            };
+            entry.class.waits().then_some(at_ms)
         });
+        for at_ms in in_memory {
+            foreseen.count(&self, now.wall.0, at_ms);
+        }
         for (_, chunk) in core.table.shelf().chunks() {
             if chunk.class.waits() {
                 let wakes = (

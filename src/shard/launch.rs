@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use reqwest::Method;
+use reqwest::header::{CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +13,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::clock::Now;
+use crate::executor::http_push::header_map;
 use crate::executor::{CommandCall, Conditions, HandlerCall, HttpCall, RunAttempt, Work};
 use crate::shard::completion::Completions;
 use crate::shard::core::Launch;
@@ -49,8 +51,8 @@ pub fn attempt_of(
         let url = completions.url_of(launch.task, launch.token);
         let url = url.filter(|_| action.complete_by.is_some());
         match http_call(&launch, action, url, now) {
-            Some(call) => Work::Http(HttpCall { question, ..call }),
-            None => unfit("the URL or method of this task can't be read"),
+            Ok(call) => Work::Http(HttpCall { question, ..call }),
+            Err(failure) => Work::Unfit(failure),
         }
     };
     let action = action_of(&launch);
@@ -119,13 +121,17 @@ fn conditions(question: &GuardQuestion) -> Conditions {
 }
 
 fn unfit(why: &str) -> Work {
-    Work::Unfit(Failure {
+    Work::Unfit(unreadable(why))
+}
+
+fn unreadable(why: &str) -> Failure {
+    Failure {
         code: "protocol".to_owned(),
         message: why.to_owned(),
         retryable: false,
         retry_after: None,
         in_doubt: false,
-    })
+    }
 }
 
 /// What a receiver, or a command on its standard input, is told of the attempt. A callback tells of another task, and
@@ -178,7 +184,7 @@ fn http_call(
     action: &HttpAction,
     complete_url: Option<String>,
     now: Now,
-) -> Option<HttpCall> {
+) -> Result<HttpCall, Failure> {
     // What only asks for something has no body.
     let body = match action.method.as_str() {
         "GET" | "HEAD" if launch.question.is_some() || action_of(launch).poll().is_some() => {
@@ -186,32 +192,30 @@ fn http_call(
         }
         _ => body_of(launch, complete_url),
     };
-    let mut headers = action.headers.clone();
-    let mut set = |name: &str, value: String| headers.push((name.to_owned(), value));
+    let mut headers = header_map(&action.headers)?;
+    // All of these are printable ASCII.
+    let mut set = |name: &'static str, value: String| {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.append(HeaderName::from_static(name), value);
+        }
+    };
     set("webhook-id", webhook_id(launch));
-    set(
-        "webhook-timestamp",
-        (now.wall.0.div_euclid(1000)).to_string(),
-    );
+    set("webhook-timestamp", now.wall.0.div_euclid(1000).to_string());
     set("duetime-attempt", launch.attempt.0.to_string());
     set(
         "duetime-deadline",
         now.wall.after(launch.time_left).to_string(),
     );
     set("traceparent", traceparent(launch));
-    set(
-        "user-agent",
-        format!("duetime/{}", env!("CARGO_PKG_VERSION")),
-    );
-    let typed = headers
-        .iter()
-        .any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-    if !typed && !body.is_empty() {
-        headers.push(("content-type".to_owned(), "application/json".to_owned()));
+    headers.append(USER_AGENT, OUR_NAME);
+    if !body.is_empty() && !headers.contains_key(CONTENT_TYPE) {
+        headers.append(CONTENT_TYPE, JSON);
     }
-    Some(HttpCall {
-        method: Method::from_bytes(action.method.as_bytes()).ok()?,
-        url: Url::parse(&action.url).ok()?,
+    let method = Method::from_bytes(action.method.as_bytes());
+    Ok(HttpCall {
+        method: method.map_err(|_| unreadable("the method of this task can't be read"))?,
+        url: Url::parse(&action.url)
+            .map_err(|_| unreadable("the URL of this task can't be read"))?,
         headers,
         body,
         expect_status: action.expect_status.clone(),
@@ -220,6 +224,10 @@ fn http_call(
         question: None,
     })
 }
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const OUR_NAME: HeaderValue =
+    HeaderValue::from_static(concat!("duetime/", env!("CARGO_PKG_VERSION")));
 
 fn stage_of(launch: &Launch) -> Option<&StageName> {
     let stage = launch.spec.stage_at(launch.stage);

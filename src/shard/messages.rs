@@ -360,6 +360,10 @@ impl Question for ApplyOnce {
 
     fn put(self, core: &mut ShardCore, now: Now) -> Self::Answer {
         let id = self.verb.target.find(core).ok_or(VerbRefused::NotFound)?;
+        // Read once: to see whether it is done, and to do it. A cancel is laid beside its record instead.
+        if !matches!(self.verb.event, Event::Cancel { .. }) {
+            core.table.wake(id);
+        }
         if let Some(view) = core.done_before(id, self.request, now) {
             return Ok(VerbDone {
                 view: Shown::Whole(Box::new(view)),

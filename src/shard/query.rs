@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use crate::clock::{Now, WallMs};
-use crate::ids::{ShardId, TaskId};
+use crate::ids::{IdSet, ShardId, TaskId};
 use crate::limits;
 use crate::shard::core::ShardCore;
 use crate::shard::shelf::ChunkMeta;
@@ -222,6 +222,8 @@ pub struct PageAsk {
     pub limit: usize,
     /// Look at no more records than this.
     pub scan_max: usize,
+    /// None of these, whatever the filter says: they are not even read.
+    pub besides: Option<Arc<IdSet>>,
 }
 
 /// What one shard has for a page.
@@ -262,6 +264,23 @@ impl Order {
         }
     }
 
+    /// The place before all that stands at a time: behind it in this order comes what is there.
+    fn before_all_at(self, at_ms: i64) -> Position {
+        // The lowest and the highest that an id can be.
+        let (low, high) = (
+            0x0000_0000_0000_7000_8000_0000_0000_0000_u128,
+            0xffff_ffff_ffff_7fff_bfff_ffff_ffff_ffff_u128,
+        );
+        let (at_ms, id) = match self {
+            Self::DueFirst => (at_ms, low),
+            Self::DueLast | Self::EndedLast => (!at_ms, high),
+        };
+        Position {
+            at: WallMs(at_ms),
+            id: TaskId::from_bytes(id.to_be_bytes()),
+        }
+    }
+
     /// What the order sorts by, of an entry; `None` if it has no place in it.
     fn at_of(self, entry: &Entry) -> Option<i64> {
         match self {
@@ -280,14 +299,45 @@ impl Order {
     }
 }
 
+/// What a page takes of the entries.
+struct Wanted<'a> {
+    ask: &'a PageAsk,
+    /// Where to begin, excluded.
+    after: Option<Key>,
+    range_ms: (i64, i64),
+}
+
+impl Wanted<'_> {
+    /// Where an entry stands that the filter may admit.
+    fn key_of(&self, entry: &Entry) -> Option<Key> {
+        let key = self.ask.order.key(self.ask.order.at_of(entry)?, entry.id);
+        let is_in = key.0 >= self.range_ms.0
+            && key.0 <= self.range_ms.1
+            && self.after.is_none_or(|after| key > after);
+        (is_in && self.admits(entry)).then_some(key)
+    }
+
+    fn admits(&self, entry: &Entry) -> bool {
+        let filter = &self.ask.filter;
+        let besides = self.ask.besides.as_ref();
+        filter.topic.as_ref().is_none_or(|it| entry.topic == *it)
+            && (filter.states.is_empty()
+                || filter.states.contains(&entry.state)
+                || may_run(entry, &filter.states))
+            && besides.is_none_or(|besides| !besides.contains(&entry.id))
+    }
+
+    /// The earliest that is still to be looked for.
+    fn after_ms(&self) -> i64 {
+        self.after.map_or(i64::MIN, |(at_ms, _)| at_ms)
+    }
+}
+
 /// The look for one page: what was found so far in order, and what is still to be opened.
 struct Look<'a> {
     core: &'a mut ShardCore,
-    ask: &'a PageAsk,
+    wanted: Wanted<'a>,
     now: Now,
-    /// Where to begin and to end, both excluded.
-    after: Option<Key>,
-    range_ms: (i64, i64),
     found: BinaryHeap<Reverse<Key>>,
     looked_at: usize,
 }
@@ -304,15 +354,18 @@ pub fn page(core: &mut ShardCore, ask: &PageAsk, now: Now) -> PagePart {
     if low > high {
         return PagePart::default();
     }
-    let look = Look {
-        core,
+    let wanted = Wanted {
         ask,
-        now,
         after: ask.after.map(|after| order.key(after.at.0, after.id)),
         range_ms: match order {
             Order::DueFirst => (low, high),
             _ => (!high, !low),
         },
+    };
+    let look = Look {
+        core,
+        wanted,
+        now,
         found: BinaryHeap::new(),
         looked_at: 0,
     };
@@ -329,14 +382,20 @@ impl Look<'_> {
         };
         let mut chunks = chunks.into_iter().peekable();
         let mut part = PagePart::default();
-        let scan_max = self.ask.scan_max.clamp(1, limits::PAGE_SCAN_MAX);
+        let ask = self.wanted.ask;
+        let scan_max = ask.scan_max.clamp(1, limits::PAGE_SCAN_MAX);
         let mut searched_bytes = 0;
         loop {
             // Whatever may come before the next that was found has to be looked into first.
             let next = self.found.peek().map(|Reverse((at_ms, _))| *at_ms);
-            if let Some((_, chunk)) =
+            if let Some((first_ms, chunk)) =
                 chunks.next_if(|(first_ms, _)| next.is_none_or(|next| *first_ms <= next))
             {
+                // All before this chunk is looked through, even if nothing of it was wanted.
+                if self.looked_at >= scan_max && first_ms > self.wanted.after_ms() {
+                    part.stopped_at = Some(ask.order.before_all_at(first_ms));
+                    return part;
+                }
                 self.look_into(chunk);
                 continue;
             }
@@ -344,7 +403,7 @@ impl Look<'_> {
                 part.stopped_at = None;
                 return part;
             };
-            if part.items.len() >= self.ask.limit
+            if part.items.len() >= ask.limit
                 || (part.stopped_at.is_some() && self.looked_at >= scan_max)
                 || searched_bytes >= limits::PAGE_SEARCH_BYTES_MAX
             {
@@ -352,15 +411,15 @@ impl Look<'_> {
             }
             part.looked_at += 1;
             self.looked_at += 1;
-            let position = self.ask.order.position(key);
+            let position = ask.order.position(key);
             part.stopped_at = Some(position);
             let Some(mut view) = self.core.bare_view_of(position.id, self.now) else {
                 continue;
             };
-            if self.ask.filter.text.is_some() {
+            if ask.filter.text.is_some() {
                 searched_bytes += view.task.weight();
             }
-            if self.ask.filter.admits(&view.task) {
+            if ask.filter.admits(&view.task) {
                 view.callback = self.core.callback_of(&view.task);
                 part.items.push((position, view));
             }
@@ -369,39 +428,20 @@ impl Look<'_> {
 
     /// Takes an entry that the filter may admit.
     fn take(&mut self, entry: &Entry) {
-        let filter = &self.ask.filter;
-        let admits = filter
-            .topic
-            .as_ref()
-            .is_none_or(|topic| entry.topic == *topic)
-            && (filter.states.is_empty()
-                || filter.states.contains(&entry.state)
-                || may_run(entry, &filter.states));
-        if !admits {
-            return;
-        }
-        let Some(at_ms) = self.ask.order.at_of(entry) else {
-            return;
-        };
-        let key = self.ask.order.key(at_ms, entry.id);
-        let is_in = key.0 >= self.range_ms.0
-            && key.0 <= self.range_ms.1
-            && self.after.is_none_or(|after| key > after);
-        if is_in {
-            self.found.push(Reverse(key));
-        }
+        self.found.extend(self.wanted.key_of(entry).map(Reverse));
     }
 
     /// A topic with few tasks is looked through by its rows, however many others there are.
     fn look_through_small_topic(&mut self) -> bool {
-        let Some(topic) = &self.ask.filter.topic else {
+        let Some(topic) = &self.wanted.ask.filter.topic else {
             return false;
         };
         let Some(rows) = self.core.table.rows_of_topic(topic, SMALL_TOPIC) else {
             return false;
         };
         // What a row knows of an ended task is its end.
-        if self.ask.order != Order::EndedLast && rows.iter().any(|row| row.state.is_ended()) {
+        if self.wanted.ask.order != Order::EndedLast && rows.iter().any(|row| row.state.is_ended())
+        {
             return false;
         }
         for row in rows {
@@ -423,20 +463,16 @@ impl Look<'_> {
     }
 
     fn look_through_memory(&mut self) {
-        let mut entries = Vec::new();
-        self.core
-            .table
-            .entries_in_memory(|entry| entries.push(entry));
-        for entry in entries {
-            self.take(&entry);
-        }
+        let table = &self.core.table;
+        let keys = table.pick_in_memory(|entry| self.wanted.key_of(entry));
+        self.found.extend(keys.into_iter().map(Reverse));
     }
 
     /// The chunks that may hold something, by the earliest that it can be.
     fn chunks(&self) -> Vec<(i64, u32)> {
-        let after_ms = self.after.map_or(i64::MIN, |(at_ms, _)| at_ms);
-        let (low, high) = (self.range_ms.0.max(after_ms), self.range_ms.1);
-        let states = &self.ask.filter.states;
+        let Wanted { ask, range_ms, .. } = self.wanted;
+        let (low, high) = (range_ms.0.max(self.wanted.after_ms()), range_ms.1);
+        let states = &ask.filter.states;
         let admits = |class: chunk::Class| {
             let is_of = |state: &State| match class {
                 chunk::Class::Wall | chunk::Class::Steady => {
@@ -449,7 +485,7 @@ impl Look<'_> {
                 chunk::Class::Cancelled | chunk::Class::Cancels => *state == State::Cancelled,
             };
             (states.is_empty() || states.iter().any(is_of))
-                && (self.ask.order != Order::EndedLast || class.has_ended())
+                && (ask.order != Order::EndedLast || class.has_ended())
         };
         let mut chunks: Vec<(i64, u32)> = self
             .core
@@ -457,7 +493,7 @@ impl Look<'_> {
             .shelf()
             .chunks()
             .filter(|(_, meta)| meta.live() > 0 && admits(meta.class))
-            .map(|(chunk, meta)| (self.ask.order.keys_of(meta), chunk))
+            .map(|(chunk, meta)| (ask.order.keys_of(meta), chunk))
             .filter(|((first_ms, last_ms), _)| *first_ms <= high && *last_ms >= low)
             .map(|((first_ms, _), chunk)| (first_ms, chunk))
             .collect();
@@ -468,7 +504,7 @@ impl Look<'_> {
     fn look_into(&mut self, chunk: u32) {
         match self.core.table.entries_of_chunk(chunk) {
             Ok(entries) => {
-                self.looked_at += entries.len() / 8;
+                self.looked_at += entries.len().div_ceil(8);
                 for entry in entries {
                     self.take(&entry);
                 }

@@ -385,35 +385,43 @@ impl TaskTable {
         rows.map(|row| self.index.row(row).id).collect()
     }
 
-    /// The entry of each task in memory: of those that are awake as they are, of others as they were written.
-    pub fn entries_in_memory(&self, mut visit: impl FnMut(ShelfEntry)) {
+    /// What `pick` makes of the entries in memory that count: tasks in hand, fresh cancels, records that are not folded. Only
+    /// what is picked is looked up.
+    pub fn pick_in_memory<T>(&self, mut pick: impl FnMut(&ShelfEntry) -> Option<T>) -> Vec<T> {
+        let mut picked = Vec::new();
         for entry in self.awake.values() {
-            visit(ShelfEntry::of(&entry.task, self.seed));
+            picked.extend(pick(&ShelfEntry::of(&entry.task, self.seed)));
         }
         for entry in self.fresh.entries() {
             if !self.awake.contains_key(&entry.id) {
-                visit(entry.clone());
+                picked.extend(pick(entry));
             }
         }
         for (id, (cancel, due_ms)) in &self.cancels {
             if let Some(number) = self.index.find(*id) {
-                visit(self.entry_of_cancel(number, cancel, *due_ms));
+                picked.extend(pick(&self.entry_of_cancel(number, cancel, *due_ms)));
             }
         }
         for recent in self.shelf.all_recent() {
-            let id = recent.entry.id;
-            let is_here = !self.awake.contains_key(&id)
-                && self
-                    .index
-                    .find(id)
-                    .is_some_and(|number| match recent.entry.class {
-                        Class::Cancels => self.overlays.get(&number) == Some(&Home::Memtable),
-                        _ => self.index.row(number).home == Home::Memtable,
-                    });
-            if is_here {
-                visit(recent.entry.clone());
+            if let Some(found) = pick(&recent.entry)
+                && self.is_at_hand(&recent.entry)
+            {
+                picked.push(found);
             }
         }
+        picked
+    }
+
+    /// Whether a record that is not folded is the one that counts.
+    fn is_at_hand(&self, entry: &ShelfEntry) -> bool {
+        let Some(number) = self.index.find(entry.id) else {
+            return false;
+        };
+        let counts = match entry.class {
+            Class::Cancels => self.overlays.get(&number) == Some(&Home::Memtable),
+            _ => self.index.row(number).home == Home::Memtable,
+        };
+        counts && !self.awake.contains_key(&entry.id)
     }
 
     /// The entries of a chunk that count: their tasks have no newer record, and are not awake.

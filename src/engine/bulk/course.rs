@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!  look: tasks behind the place ─▶ store: these are in hand, and how they were ─▶ do it ─▶ count
-//!                                        │                                          ▲
-//!                                        └── a crash: done once more, each task ────┘
-//!                                            remembers that this job has been there
+//!    ▲                                   │                                          ▲ │
+//!    │                                   └── a crash: done once more, each task ────┘ │
+//!    │                                       remembers that this job has been there   │
+//!    └───────────────────── the next look, while this page is at work ────────────────┘
 //! ```
 //!
-//! Pages go by due time. A task that its change moves ahead is met again, knows this job by its request, and is
-//! passed by.
+//! Pages go by due time. A task that its change moves ahead would be met again: the job knows whom it had in hand, 16 bytes
+//! each, and the task itself knows this job by its request, if there were too many, or the process has ended meanwhile.
 //!
 //! What a recompute does is another thing for each task, and is worked out when it is looked at; whoever changes the task
 //! between that and the change is not overruled.
@@ -17,22 +18,26 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::clock::{DurationMs, MonoMs, Now, WallMs};
-use crate::engine::bulk::job::{Before, BulkId, BulkJob, BulkState, InHand, page_bytes, read_page};
+use crate::engine::bulk::job::{
+    Before, BulkId, BulkJob, BulkState, InHand, Progress, page_bytes, read_page,
+};
 use crate::engine::bulk::record;
 use crate::engine::error::EngineError;
 use crate::engine::handle::Duetime;
 use crate::engine::registry::RegistryError;
 use crate::engine::registry::bulk::StoreBulk;
-use crate::ids::{ShardId, TaskId};
+use crate::ids::{IdSet, ShardId, TaskId};
 use crate::limits;
 use crate::shard::messages::{ListTasks, Op, OpDone, RunOps, Target, VerbDone, VerbRefused, Wants};
-use crate::shard::query::{Order, PageAsk, TaskView, merge};
+use crate::shard::query::{Order, PageAsk, Position, TaskView, merge};
 use crate::store::StoreError;
 use crate::task::event::{Event, Refusal};
 use crate::task::transition::{Context, Retention, apply};
 use crate::watchdog::KillSwitch;
 use crate::wire::bulk::BulkAction;
 
+/// How long tasks that were looked for ahead may wait.
+const AHEAD_MAX: DurationMs = DurationMs::secs(1);
 /// How long counts that only looking has changed wait to be stored.
 const STORE_EVERY: DurationMs = DurationMs::secs(1);
 /// Why a task was left as it is whose rule gave nothing.
@@ -47,6 +52,10 @@ pub(super) struct Course {
     planned: HashMap<TaskId, Event>,
     /// Some of these may be done already.
     is_again: bool,
+    /// The next ones, looked for while those in hand were at work, and since when they are known.
+    ahead: Option<(MonoMs, Sought)>,
+    /// Those that were in hand since the start, as many as [`limits::BULK_PASSED_MAX`]: need not be looked at again.
+    passed: Arc<IdSet>,
     /// Its rate allows the next page then.
     next_at: MonoMs,
     stored_at: MonoMs,
@@ -61,6 +70,8 @@ impl Course {
             in_hand: Vec::new(),
             planned: HashMap::new(),
             is_again: false,
+            ahead: None,
+            passed: Arc::default(),
             next_at: MonoMs(i64::MIN),
             stored_at: MonoMs(i64::MIN),
             is_dirty: false,
@@ -99,18 +110,28 @@ impl Course {
         let now = engine.now();
         let before = self.job.progress.state;
         if self.job.progress.in_hand == 0 && before == BulkState::Running {
-            self.look(engine, kill).await?;
-            // The shards have as much time for others as the look has taken.
-            let end = engine.now().mono;
-            self.next_at = end.after(end.since(now.mono));
+            let ahead = self.ahead.take();
+            let sought = match ahead.filter(|(at, _)| now.mono.since(*at) < AHEAD_MAX) {
+                Some((_, sought)) => sought,
+                None => self.seeker(engine).seek(engine).await?,
+            };
+            // A part that was given up changes nothing any more.
+            if kill.is_thrown() {
+                return Ok(());
+            }
+            self.take_in_hand(engine, sought).await?;
+            if self.job.progress.in_hand == 0 {
+                // The shards have as much time for others as the look has taken.
+                let end = engine.now().mono;
+                self.next_at = end.after(end.since(now.mono));
+            }
         }
-        // A part that was given up changes nothing any more.
         if kill.is_thrown() {
             return Ok(());
         }
         if self.job.progress.in_hand > 0 {
             let tasks = self.in_hand.len();
-            self.work(engine).await?;
+            self.work_and_seek(engine).await?;
             self.pace(now, tasks);
         } else if self.job.progress.state == BulkState::Undoing {
             let tasks = self.undo(engine).await?;
@@ -155,30 +176,61 @@ impl Course {
 
     // ---------------------------------------------------------------- there
 
-    /// Looks for the next tasks and takes them in hand.
-    async fn look(&mut self, engine: &Duetime, kill: &KillSwitch) -> Result<(), EngineError> {
+    /// Who looks for the tasks behind the place that the job has come to.
+    fn seeker(&self, engine: &Duetime) -> Seeker {
         let shards = engine.parts.router.shards().count().max(1);
         let step = self.job.step_max();
-        let ask = Arc::new(PageAsk {
-            filter: self.job.ask.tasks_at(WallMs(self.job.progress.begun_ms)),
-            order: Order::DueFirst,
-            after: self.job.after(),
-            // What one shard finds beyond another's last is looked at again with the next page.
-            limit: step.div_ceil(shards),
-            scan_max: limits::BULK_SCAN_MAX.div_ceil(shards),
-        });
-        let looked = engine.parts.router.ask_all(|_| ListTasks(Arc::clone(&ask)));
-        let parts = looked.await?;
-        if kill.is_thrown() {
-            return Ok(());
+        Seeker {
+            page: Arc::new(PageAsk {
+                filter: self.job.ask.tasks_at(WallMs(self.job.progress.begun_ms)),
+                order: Order::DueFirst,
+                after: self.job.after(),
+                // What one shard finds beyond another's last is looked at again with the next page.
+                limit: step.div_ceil(shards),
+                scan_max: limits::BULK_SCAN_MAX.div_ceil(shards),
+                besides: Some(Arc::clone(&self.passed)),
+            }),
+            step,
+            action: self.job.ask.action.clone(),
+            request: self.job.request(),
         }
-        let looked_at: usize = parts.iter().map(|part| part.looked_at).sum();
-        let (views, next) = merge(parts, Order::DueFirst, step);
-        let request = self.job.request();
-        let fresh = |view: &TaskView| !view.task.requests.contains(&request);
-        let views: Vec<TaskView> = views.into_iter().filter(fresh).collect();
-        let (planned, failed) = self.plan(engine, views);
+    }
 
+    /// Does it to those in hand. The next are looked for meanwhile: one goes on while the other waits for the shards.
+    async fn work_and_seek(&mut self, engine: &Duetime) -> Result<(), EngineError> {
+        let Progress {
+            state,
+            is_looked_through,
+            ..
+        } = self.job.progress;
+        let seeks = state == BulkState::Running && !is_looked_through;
+        let seeker = seeks.then(|| self.seeker(engine));
+        let seek = async {
+            match seeker {
+                Some(seeker) => seeker.seek(engine).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let (worked, sought) = futures_util::future::join(self.work(engine), seek).await;
+        let now = engine.now().mono;
+        // One that failed is looked for again in its turn.
+        self.ahead = sought.ok().flatten().map(|sought| (now, sought));
+        worked
+    }
+
+    /// Forgets what it has looked for ahead: it is not to be done now.
+    pub fn look_anew(&mut self) {
+        self.ahead = None;
+    }
+
+    /// Takes these tasks in hand.
+    async fn take_in_hand(&mut self, engine: &Duetime, sought: Sought) -> Result<(), EngineError> {
+        let Sought {
+            looked_at,
+            planned,
+            failed,
+            next,
+        } = sought;
         let as_it_was = self.job.progress.clone();
         let progress = &mut self.job.progress;
         progress.counts.looked_at += looked_at as u64;
@@ -194,6 +246,9 @@ impl Course {
         if self.job.ask.dry_run {
             self.foresee(planned, engine.now());
         } else if !planned.is_empty() {
+            let passed = Arc::make_mut(&mut self.passed);
+            let room = limits::BULK_PASSED_MAX.saturating_sub(passed.len());
+            passed.extend(planned.iter().take(room).map(|(view, _)| view.task.id));
             let action = &self.job.ask.action;
             let tasks = planned.iter().map(|(view, event)| InHand {
                 id: view.task.id,
@@ -223,27 +278,6 @@ impl Course {
             }
         }
         Ok(())
-    }
-
-    /// What is to happen to each of these, and those whose rule fails. A task that stands as its rule says is in neither.
-    fn plan(
-        &self,
-        engine: &Duetime,
-        views: Vec<TaskView>,
-    ) -> (Vec<(TaskView, Event)>, Vec<TaskId>) {
-        let now = engine.now();
-        let (mut planned, mut failed) = (Vec::with_capacity(views.len()), Vec::new());
-        for view in views {
-            match self.job.ask.action.event(now) {
-                Some(event) => planned.push((view, event)),
-                None => match engine.recomputed(&view.task) {
-                    Ok(Some(event)) => planned.push((view, event)),
-                    Ok(None) => {}
-                    Err(_) => failed.push(view.task.id),
-                },
-            }
-        }
-        (planned, failed)
     }
 
     /// What would become of these tasks.
@@ -377,6 +411,68 @@ impl Course {
         // A page that a crash has taken back twice is counted once.
         self.store(engine, Vec::new()).await?;
         Ok(tasks.len())
+    }
+}
+
+/// Looks for the next tasks of a job.
+struct Seeker {
+    page: Arc<PageAsk>,
+    /// At most so many tasks.
+    step: usize,
+    action: BulkAction,
+    request: u64,
+}
+
+/// The next tasks of a job, and what is to happen to each.
+struct Sought {
+    looked_at: usize,
+    planned: Vec<(TaskView, Event)>,
+    /// Those whose rule fails.
+    failed: Vec<TaskId>,
+    /// Where to go on; `None`: there is nothing behind them.
+    next: Option<Position>,
+}
+
+impl Seeker {
+    async fn seek(self, engine: &Duetime) -> Result<Sought, EngineError> {
+        let page = Arc::clone(&self.page);
+        let looked = engine
+            .parts
+            .router
+            .ask_all(|_| ListTasks(Arc::clone(&page)));
+        let parts = looked.await?;
+        let looked_at = parts.iter().map(|part| part.looked_at).sum();
+        let (views, next) = merge(parts, Order::DueFirst, self.step);
+        let fresh = |view: &TaskView| !view.task.requests.contains(&self.request);
+        let views = views.into_iter().filter(fresh);
+        let (planned, failed) = self.plan(engine, views);
+        Ok(Sought {
+            looked_at,
+            planned,
+            failed,
+            next,
+        })
+    }
+
+    /// What is to happen to each of these, and those whose rule fails. A task that stands as its rule says is in neither.
+    fn plan(
+        &self,
+        engine: &Duetime,
+        views: impl Iterator<Item = TaskView>,
+    ) -> (Vec<(TaskView, Event)>, Vec<TaskId>) {
+        let now = engine.now();
+        let (mut planned, mut failed) = (Vec::with_capacity(self.step), Vec::new());
+        for view in views {
+            match self.action.event(now) {
+                Some(event) => planned.push((view, event)),
+                None => match engine.recomputed(&view.task) {
+                    Ok(Some(event)) => planned.push((view, event)),
+                    Ok(None) => {}
+                    Err(_) => failed.push(view.task.id),
+                },
+            }
+        }
+        (planned, failed)
     }
 }
 

@@ -93,6 +93,7 @@ impl Courses {
                 let unknown = || BulkRefused::Unknown(id.to_string());
                 let course = self.of.get_mut(&id).ok_or_else(unknown)?;
                 let as_it_was = course.job.clone();
+                course.look_anew();
                 if course.job.wish(verb, engine.now().wall)?
                     && let Err(error) = course.store(engine, Vec::new()).await
                 {

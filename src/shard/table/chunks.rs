@@ -26,8 +26,11 @@ impl TaskTable {
                 break;
             };
             let chunk = self.shelf.add_chunk(&index, 0);
+            // As a whole or not at all: one that is left half empty is moved from and folded once more, for ever.
+            let is_soon = index.entries.iter().all(|entry| self.is_soon(entry, now));
+            let stays = is_soon && self.shelf.has_room_to_stay();
             for (place, entry) in index.entries.iter().enumerate() {
-                self.place(chunk, place as u8, entry, now, &mut unset);
+                self.place(chunk, place as u8, entry, stays, &mut unset);
             }
             if self.shelf.chunk(chunk).is_some_and(|meta| meta.live() > 0) {
                 set.extend(self.alarm_of_chunk(chunk));
@@ -41,7 +44,7 @@ impl TaskTable {
         chunk: u32,
         place: u8,
         entry: &ShelfEntry,
-        now: Now,
+        stays: bool,
         unset: &mut Vec<Setting>,
     ) {
         let id = entry.id;
@@ -61,11 +64,7 @@ impl TaskTable {
             if row.home != Home::Memtable || self.cancels.contains_key(&id) {
                 return self.shelf.kill(chunk, place);
             }
-            if row.is_alarmed
-                && matches!(row.place, Place::Wheel | Place::Queued)
-                && self.is_soon(entry, now)
-                && self.shelf.has_room_to_stay()
-            {
+            if stays && row.is_alarmed && matches!(row.place, Place::Wheel | Place::Queued) {
                 return self.stay(chunk, place, entry);
             }
             self.index.change(number, |row| row.home = here);

@@ -387,3 +387,18 @@ fn what_is_created_and_sleeps_at_once_can_be_met_in_the_same_step() {
     shell.pass(minutes(800));
     assert_eq!(shell.lease(&[USUAL], 10).len(), 3);
 }
+
+#[test]
+fn what_is_due_soon_and_a_large_record_for_later_come_to_rest_in_one_chunk() {
+    // The large one alone is as much as a fold holds.
+    let large = serde_json::json!({ "text": "x".repeat(1_600) });
+    let mut shell = Shell::new();
+    for n in 1..=3 {
+        shell.create(task().due_in(DurationMs::secs(60 + n)));
+    }
+    shell.create(task().facts(&large).due_in_minutes(300));
+    // Time goes by only while it wants nothing at once.
+    shell.pass(DurationMs::secs(55));
+    shell.pass(DurationMs::secs(10));
+    assert_eq!(shell.lease(&[USUAL], 10).len(), 3);
+}

@@ -5,8 +5,10 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::shell::Shell;
 use super::*;
 use crate::clock::WallMs;
+use crate::ids::IdSet;
 use crate::shard::query::{Order, Position, Span, TaskFilter, merge};
 
 /// One task of a shard: which topic, when due, and whether (and when) it ended.
@@ -157,7 +159,7 @@ proptest! {
         (limit, scan_max) in (1..8_usize, 1..12_usize),
     ) {
         let mut shards: Vec<ShardCore> = (0..).zip(&rows).map(|(number, rows)| shard(number, rows)).collect();
-        let ask = PageAsk { filter, order, after: None, limit, scan_max };
+        let ask = PageAsk { filter, order, after: None, limit, scan_max, besides: None };
         let pages = pages(&mut shards, &ask);
         prop_assert!(pages.iter().all(|page| page.len() <= limit));
         prop_assert_eq!(pages.concat(), whole(&mut shards, &ask.filter, order));
@@ -215,4 +217,33 @@ fn a_full_last_page_has_no_cursor() {
     };
     let pages = pages(&mut [shard(0, &rows)], &ask);
     assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
+}
+
+#[test]
+fn of_what_is_folded_a_page_opens_so_much_and_no_more_even_if_it_wants_none_of_it() {
+    for order in [Order::DueFirst, Order::DueLast] {
+        let mut shell = Shell::new();
+        let ids: Vec<TaskId> = (0..60)
+            .map(|nth| shell.create(task().due_in_minutes(60 + nth)))
+            .collect();
+        shell.pass(DurationMs::secs(60));
+        let mut last = *ids.last().unwrap();
+        let mut besides: IdSet = ids.iter().copied().collect();
+        if order == Order::DueLast {
+            last = ids[0];
+        }
+        besides.remove(&last);
+        let ask = PageAsk {
+            order,
+            limit: 10,
+            scan_max: 2,
+            besides: Some(Arc::new(besides)),
+            ..PageAsk::default()
+        };
+        let pages = pages(std::slice::from_mut(&mut shell.core), &ask);
+        let due = shell.task(last).due.at;
+        assert_eq!(pages.concat(), [Position { at: due, id: last }]);
+        assert!(pages.len() > 4, "{} pages", pages.len());
+        assert!(pages.len() < 60, "{} pages", pages.len());
+    }
 }
