@@ -147,11 +147,11 @@ impl Bench {
         }
         let each = self.scale.push.div_ceil(ROUNDS);
         let (mut bare, mut took) = ([Duration::ZERO; 2], Duration::ZERO);
-        for _ in 0..ROUNDS {
+        for round in 1..=ROUNDS {
             for (sum, at_a_time) in bare.iter_mut().zip(self.at_a_time()) {
                 *sum += self.bare_pushes(each, at_a_time).await?;
             }
-            took += self.pushes(each).await?;
+            took += self.pushes(&format!("push.{round}"), each).await?;
         }
         let count = each * ROUNDS;
         let per_s = |took: Duration| count as f64 / took.as_secs_f64();
@@ -162,18 +162,17 @@ impl Bench {
     }
 
     /// How long so many pushes take that are due at one instant.
-    async fn pushes(&mut self, count: usize) -> Result<Duration, Failure> {
-        let before = self.traffic.succeeded("bench.push").await?;
+    async fn pushes(&mut self, name: &str, count: usize) -> Result<Duration, Failure> {
+        let topic = format!("bench.{name}");
+        let before = self.traffic.succeeded(&topic).await?;
         self.site.peer.received.expect(count);
         let due = self
             .traffic
-            .fill_due("push", count, &self.push_to("count"), self.batch_per_s)
+            .fill_due(name, count, &self.push_to("count"), self.batch_per_s)
             .await?;
         let last = self.site.peer.received.complete(DRAIN_MAX).await?;
         // Each is answered for, too, and came once.
-        self.traffic
-            .all_succeeded("bench.push", before + count)
-            .await?;
+        self.traffic.all_succeeded(&topic, before + count).await?;
         let received = self.site.peer.received.count();
         if received != count {
             return Err(Failure::new(format!(

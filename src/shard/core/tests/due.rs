@@ -389,16 +389,22 @@ fn what_is_created_and_sleeps_at_once_can_be_met_in_the_same_step() {
 }
 
 #[test]
-fn what_is_due_soon_and_a_large_record_for_later_come_to_rest_in_one_chunk() {
-    // The large one alone is as much as a fold holds.
-    let large = serde_json::json!({ "text": "x".repeat(1_600) });
-    let mut shell = Shell::new();
-    for n in 1..=3 {
-        shell.create(task().due_in(DurationMs::secs(60 + n)));
+fn a_folded_chunk_stays_in_memory_as_a_whole_or_not_at_all() {
+    let facts = serde_json::json!({ "text": "x".repeat(500) });
+    // Half of one would be moved from and folded once more, and if it is as much as a fold holds, for ever.
+    for later in [DurationMs::secs(4), minutes(300)] {
+        let mut shell = Shell::new();
+        shell.create(task().due_in(later));
+        for n in 5..8 {
+            shell.create(task().facts(&facts).due_in(DurationMs::secs(n)));
+        }
+        // The store folds a little in each step.
+        (0..5).for_each(|_| shell.pass(DurationMs(1)));
+        let chunks = shell.core.table.shelf().chunks();
+        let in_chunks: u32 = chunks.map(|(_, meta)| meta.live()).sum();
+        let stays = later < DurationMs::secs(10);
+        assert_eq!(in_chunks, if stays { 0 } else { 3 });
+        shell.pass(DurationMs::secs(10));
+        assert_eq!(shell.lease(&[USUAL], 10).len(), if stays { 4 } else { 3 });
     }
-    shell.create(task().facts(&large).due_in_minutes(300));
-    // Time goes by only while it wants nothing at once.
-    shell.pass(DurationMs::secs(55));
-    shell.pass(DurationMs::secs(10));
-    assert_eq!(shell.lease(&[USUAL], 10).len(), 3);
 }
