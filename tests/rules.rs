@@ -245,6 +245,35 @@ fn what_is_needed_is_not_deleted_and_what_is_not_there_can_not_be_named() {
 }
 
 #[test]
+fn a_rollout_that_has_ended_needs_no_calendar_any_more() {
+    let api = service();
+    let shop = json!({"tz": "UTC", "weekly": {"mon": [["09:00", "18:00"]]}});
+    api.put("/v1/calendars/once", &shop).must(201);
+    put(
+        &api,
+        "worked",
+        &json!({"excluding": {"calendar": "once", "working_hours": 8}}),
+    );
+    put(&api, "worked", &after(600));
+    api.post("/v1/rules/worked/rollout", &json!({"percent": 10}))
+        .must(200);
+    let delete = || {
+        api.send("DELETE", "/v1/calendars/once", &[], b"")
+            .expect("an answer")
+    };
+    let refused = delete();
+    assert_eq!(refused.problem(), (409, "in_use".to_owned()));
+    assert!(
+        refused.text().contains("rollout worked"),
+        "{}",
+        refused.text()
+    );
+    put(&api, "worked", &after(900));
+    delete().must(200);
+    assert_eq!(span(&api.made(&json!({"topic": "worked"}))), 900_000);
+}
+
+#[test]
 fn a_rule_and_what_it_gave_outlive_the_process() {
     let mut api = Service::start();
     put(&api, "pay", &after(600));

@@ -190,12 +190,21 @@ pub(in crate::engine) fn is_there(book: &RuleBook, (kind, name): &Need) -> bool 
     }
 }
 
+/// Whether a resource has its say: a rollout has until its rule gets another version.
+fn is_in_force(book: &RuleBook, kind: Kind, name: &ResourceName) -> bool {
+    kind != Kind::Rollout
+        || book
+            .rules
+            .get(name)
+            .is_some_and(|rule| book.rollout(name, rule.version).is_some())
+}
+
 /// What rests on a resource, in words.
 pub(super) fn users(book: &RuleBook, need: &Need) -> Vec<String> {
     fn of<R: Resource>(book: &RuleBook, need: &Need) -> Vec<String> {
-        let users = R::all(book)
-            .iter()
-            .filter(|(_, kept)| kept.meaning.needs().contains(need));
+        let users = R::all(book).iter().filter(|(name, kept)| {
+            is_in_force(book, R::KIND, name) && kept.meaning.needs().contains(need)
+        });
         users
             .map(|(name, _)| format!("{} {name}", R::KIND))
             .collect()
