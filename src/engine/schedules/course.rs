@@ -98,11 +98,14 @@ impl Wake {
 enum Seen {
     /// It ended, or there is none.
     Over,
-    /// It has not been started.
-    Waiting,
-    /// The same, and it is paused.
+    /// Its time has not come, or nobody has taken it yet.
+    Waiting {
+        /// Its time has not come.
+        is_ahead: bool,
+    },
+    /// It is paused.
     Held,
-    /// It has been.
+    /// It has been started.
     Started,
 }
 
@@ -147,7 +150,7 @@ impl Course {
 
     /// Whether it stands where its schedule and the wishes want it.
     pub fn is_settled(&self) -> bool {
-        !self.is_dirty && (!self.position.is_paused || self.position.stored_ms.is_none())
+        !self.is_dirty && (!self.position.is_paused || self.wake == Wake::Never)
     }
 
     /// One step; leaves the time of the next in `wake`.
@@ -160,9 +163,7 @@ impl Course {
         let now = tasks.time();
         let is_another = self.position.version != kept.version;
         if is_another || self.position.is_paused {
-            if let Some(at) = self.position.stored_ms.map(WallMs) {
-                self.call_off(tasks, at, "its schedule was changed or is held")
-                    .await?;
+            if self.call_off_what_is_ahead(tasks).await? {
                 self.change(|position| position.stored_ms = None);
             } else if is_another {
                 self.begin(kept, now);
@@ -175,6 +176,24 @@ impl Course {
             None => self.store_next(tasks, kept, now, at_start).await,
             Some(at) => self.let_go(tasks, kept, at, now, at_start).await,
         }
+    }
+
+    /// Cancels what has not come due: the stored occurrence, and the latest that was let go if that was in the last
+    /// moments before its time. Whether there was anything.
+    async fn call_off_what_is_ahead(&mut self, tasks: &impl Tasks) -> Result<bool, EngineError> {
+        const WHY: &str = "its schedule was changed or is held";
+        let stored = self.position.stored_ms.map(WallMs);
+        if let Some(at) = stored {
+            self.call_off(tasks, at, WHY).await?;
+        }
+        if let Some(at) = self.position.ran_ms.map(WallMs)
+            && let Seen::Waiting { is_ahead: true } = self.look(tasks, at).await?
+        {
+            self.call_off(tasks, at, WHY).await?;
+            self.change(|position| position.runs = position.runs.saturating_sub(1));
+            return Ok(true);
+        }
+        Ok(stored.is_some())
     }
 
     /// The schedule is new, or another one than before.
@@ -230,7 +249,7 @@ impl Course {
         if let Some(ran) = self.position.ran_ms.map(WallMs) {
             let is_its_turn = match self.look(tasks, ran).await? {
                 Seen::Over => true,
-                Seen::Waiting | Seen::Held => false,
+                Seen::Waiting { .. } | Seen::Held => false,
                 Seen::Started => schedule.overlap == Overlap::Allow,
             };
             if !is_its_turn {
@@ -279,14 +298,20 @@ impl Course {
                 CatchUp::All => false,
             };
             // What had been started before the start is no matter of catching up.
-            let is_there = matches!(self.look(tasks, at).await?, Seen::Waiting | Seen::Held);
+            let is_there = matches!(
+                self.look(tasks, at).await?,
+                Seen::Waiting { .. } | Seen::Held
+            );
             if is_dropped && is_there {
                 return self.leave_out(tasks, at, "it was missed").await;
             }
         }
         if schedule.overlap != Overlap::Allow
             && !self.has_free_way(tasks).await?
-            && matches!(self.look(tasks, at).await?, Seen::Waiting | Seen::Held)
+            && matches!(
+                self.look(tasks, at).await?,
+                Seen::Waiting { .. } | Seen::Held
+            )
         {
             let waits = schedule.overlap == Overlap::Queue
                 || (at_start && schedule.catch_up == CatchUp::All);
@@ -332,7 +357,7 @@ impl Course {
             self.change(|position| position.is_held = true);
             return Ok(false);
         }
-        if matches!(self.look(tasks, at).await?, Seen::Waiting) {
+        if matches!(self.look(tasks, at).await?, Seen::Waiting { .. }) {
             let clock = PauseClock::Keep;
             self.tell(tasks, at, Event::Pause { clock }).await?;
         }
@@ -406,16 +431,23 @@ impl Course {
         Ok(match view.map(|view| view.task) {
             None => Seen::Over,
             Some(task) if task.state.is_ended() => Seen::Over,
+            Some(task) if task.state == State::Paused && task.attempts == 0 => Seen::Held,
+            // An attempt may be handed out a little ahead; it begins at its time.
+            Some(task)
+                if matches!(task.state, State::Pending | State::Dispatched)
+                    && task.due.at > tasks.time() =>
+            {
+                Seen::Waiting { is_ahead: true }
+            }
             Some(task) if task.attempts > 0 || task.state == State::Retrying => Seen::Started,
-            Some(task) if task.state == State::Paused => Seen::Held,
-            Some(_) => Seen::Waiting,
+            Some(_) => Seen::Waiting { is_ahead: false },
         })
     }
 
     /// Cancels the task of an occurrence that has not been started.
     async fn call_off(&self, tasks: &impl Tasks, at: WallMs, why: &str) -> Result<(), EngineError> {
         match self.look(tasks, at).await? {
-            Seen::Waiting | Seen::Held => {
+            Seen::Waiting { .. } | Seen::Held => {
                 let reason = why.to_owned();
                 self.tell(tasks, at, Event::Cancel { reason }).await
             }

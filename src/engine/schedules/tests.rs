@@ -473,6 +473,41 @@ async fn a_schedule_is_paused_run_by_hand_resumed_replaced_and_deleted() {
 }
 
 #[tokio::test]
+async fn what_is_paused_or_deleted_in_the_last_moments_before_an_occurrence_does_not_run_it() {
+    let (ten, eleven) = ("2027-03-01T10:00:00Z", "2027-03-01T11:00:00Z");
+    for (before, handed_out) in [(50, false), (5, true)] {
+        for is_deleted in [false, true] {
+            let mut center = Center::at("2027-03-01T09:50:00Z").await;
+            center.put("hourly", HOURLY).await;
+            center.clock.advance(DurationMs(600_000 - before));
+            let let_go = |it: &Position| it.stored_ms == Some(at(eleven).0);
+            center.until("hourly", let_go).await;
+            if handed_out {
+                center.ends("hourly", ten, State::Dispatched).await;
+            }
+            let name = named("hourly");
+            if is_deleted {
+                center.engine.delete_schedule(name, "test").await.unwrap();
+            } else {
+                center.engine.pause_schedule(name, "test").await.unwrap();
+                let position = center.engine.schedule_position(&named("hourly")).unwrap();
+                assert_eq!((position.runs, position.stored_ms), (0, None));
+            }
+            for time in [ten, eleven] {
+                let state = center.state("hourly", time).await;
+                assert_eq!(state, Some(State::Cancelled), "{time} {before} ms");
+            }
+            center.clock.advance(HOUR);
+            // What would have run is over before this one is.
+            center.put("other", r#""cron": "30 * * * *""#).await;
+            center.clock.advance(HOUR);
+            assert_eq!(center.next_run().await, "other@2027-03-01T11:30:00.000Z");
+            center.engine.shutdown().await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_schedule_ends_after_its_count_and_after_its_end() {
     let mut center = Center::at("2027-03-01T09:50:00Z").await;
     center.put("two", &format!(r#"{HOURLY}, "count": 2"#)).await;
